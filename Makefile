@@ -18,11 +18,12 @@ demo: venv
 	$(BIN)/python -m experiments.demo
 
 # Tests of the machines, and of what computes on its own, need a core. Those with real processes wait for each other and
-# leave most of one idle. So three run at once, each for about as long: machines; Spark
-# and what computes; the rest. Their output follows one after the other.
+# leave most of one idle. So three run at once, each for about as long: machines, and what a process does by itself; Spark,
+# and what computes; whole runs, and the rest. Their output follows one after the other.
 MACHINES := tests/protocols tests/spec tests/simulation tests/thesis tests/test_thesis.py tests/wire tests/testing \
-	tests/exchange tests/types tests/model tests/plan
-SPARK := tests/spark tests/examples tests/adapters tests/operators tests/docs tests/driver
+	tests/exchange tests/types tests/model tests/plan tests/balance tests/controller tests/site tests/hosting
+SPARK := tests/spark tests/examples tests/adapters tests/operators tests/docs tests/driver tests/commands \
+	tests/sources tests/sinks tests/test_interface.py
 test: lint types
 	@$(BIN)/python -m pytest $(MACHINES) > .machines.log 2>&1 & machines=$$!; \
 	$(BIN)/python -m pytest $(SPARK) > .spark.log 2>&1 & spark=$$!; \
@@ -32,13 +33,19 @@ test: lint types
 
 # Every test, also those that show a claim again with more cases, and every long check once: the worlds explored deep,
 # every mutant, a swarm of simulated runs, every crash point, malformed input, a soak.
-test-all: lint types
+test-all: lint types .venv/torch-ready
 	$(BIN)/python -m pytest -m "gauntlet or not gauntlet" --hypothesis-profile=thorough tests
 	$(BIN)/flux spec check --deep
 	$(BIN)/flux spec mutate
 	$(BIN)/flux spec simulate --minutes 10 --jobs 2
 	$(MAKE) coverage fuzz
 	$(MAKE) soak MINUTES=3
+
+# PyTorch for the CPU. The build for GPUs is many times as large, and is not used.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+.venv/torch-ready: .venv/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --extra-index-url $(TORCH_INDEX) --editable ".[torch]"
+	touch $@
 
 # Every way through every machine, by tests that name what they claim: exploring does not count.
 coverage: venv

@@ -21,7 +21,15 @@ from flux.protocols.messages import VERSION
 _ROW = re.compile(r"\* - ``flux\.protocols\.messages\.([\w.]+)``\n\s+- ``([\w.]+)``")
 
 
-_NEWER = {"Hello": {"version": VERSION}, "View": {"follows": None}, "Pull": {"given_upto": 0}}
+_NEWER = {
+    "Ack": {"reached": 0},
+    "Hello": {"version": VERSION},
+    "View": {"follows": None, "slow": {"set": []}},
+    "Pull": {"given_upto": 0},
+    "Sourced": {"counts": []},
+    "Consumed": {"most": 0, "counts": []},
+    "OutputRun": {"counts": []},
+}
 
 
 def table(renames: Path) -> tuple[dict[str, str], dict[tuple[str, str], str]]:

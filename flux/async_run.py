@@ -80,9 +80,9 @@ class AsyncRun:
         """SIGKILL the process `name` and return when it is gone."""
         await trio.to_thread.run_sync(self._run.kill, name)
 
-    async def add_site(self) -> str:
-        """Start a further site and return its name when the process is up."""
-        return await trio.to_thread.run_sync(self._run.add_site)
+    async def add_site(self, standby: bool = False) -> str:
+        """Start a further site, or a spare one, and return its name when the process is up."""
+        return await trio.to_thread.run_sync(self._run.add_site, standby)
 
     async def drain(self, site: str, timeout: float = 60) -> None:
         """Move everything off `site` and stop it; return when its process is gone."""

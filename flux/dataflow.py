@@ -13,13 +13,14 @@ import pyarrow as pa
 from .driver.processes import CRASH_LIMIT
 from .driver.report import Report
 from .model.event_time import DEFAULT_EVERY_MS, EventTime
+from .model.plain_calls import check_sync_methods
 from .model.skipped_rows import SKIPPED_SCHEMA
 from .plan import Availability, OnError, OnOverload, Policy
 from .plan.explain import explain_plan
 from .plan.graph import ExchangeNode
 from .plan.logical_flow import POOL_ROWS, LogicalFlow
 from .plan.picture import draw_plan
-from .plan.policy import STUCK_AFTER_S
+from .plan.policy import BALANCE_DEFAULT, STUCK_AFTER_S, OnSlow
 from .run import Run
 from .sources import Source
 from .stream import Stream
@@ -80,6 +81,7 @@ class Dataflow:
             raise PlanError(
                 f"{self.name}.source takes a source such as flux.sources.Table(data), got {type(source).__name__}"
             )
+        check_sync_methods(f"source {type(source).__name__}", type(source), Source)
         if any(source is known for known in self._logical.sources):
             raise PlanError(
                 f"{self.name}.source: this {type(source).__name__} is already a source of the flow. Keep the stream "
@@ -140,6 +142,8 @@ class Dataflow:
         max_latency_ms: float | None = None,
         crash_limit: int | None = CRASH_LIMIT,
         stuck_after_s: float = STUCK_AFTER_S,
+        balance: Any = BALANCE_DEFAULT,
+        slow: OnSlow = "wait",
     ) -> Run:
         """Start on `sites` local processes and return the handle; use it in a `with` block.
 
@@ -154,11 +158,26 @@ class Dataflow:
         Ingress, egress and controller are started again when they die. One that dies `crash_limit` times within 10 s
         ends the run; with None, none does. Deaths by `run.kill` and `flux kill` do not count.
 
-        Code of an operator or a sink that has not returned after `stuck_after_s` is named in the log, in
+        Code of a step, a sink or a source that has not returned after `stuck_after_s` is named in the log, in
         `run.status()` and in `flux top`, with its rows and its stack.
+
+        With `balance="auto"`, partitions move from sites that have too much to do to others, and sites that are far
+        slower than the rest hold them up no longer. With "off" neither happens. A policy can be named, "level" or
+        "hill-climbing", or be an object with a method ``plan(statistics)`` that returns moves: those of `flux.balance`,
+        or one of your own. Sites given by `standby` are spares, to which no policy moves load.
+
+        In a run that is balanced, rows are kept for a slow site, and `run.status()` says how many and how long there is
+        room for more. Then the source waits for it. With `slow="give-up"` its copies are given up instead, if each of
+        its partitions has another copy on a site that is not slow. Such a partition has one copy until the site is not
+        slow any more, or another one is added.
         """
         policy = Policy(
-            on_error=on_error, on_overload=on_overload, max_latency_ms=max_latency_ms, stuck_after_s=stuck_after_s
+            on_error=on_error,
+            on_overload=on_overload,
+            max_latency_ms=max_latency_ms,
+            stuck_after_s=stuck_after_s,
+            balance=balance,
+            slow=slow,
         )
         logical = self._logical
         plan = logical.plan(sites, standby, availability, pool_rows, policy)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,6 +21,7 @@ from .driver.launcher import Runnable
 from .driver.local import registry
 from .driver.local.driver import Driver
 from .driver.local.fork_check import check_fork
+from .driver.local.run_directory import RunDirectory, remove_abandoned
 from .driver.local.run_requests import RequestHandlers
 from .driver.local.spawner import Spawner, check_descriptors
 from .driver.processes import CRASH_LIMIT, Process, check_crash_limit
@@ -90,7 +89,8 @@ class Run:
             log.warning("%s", warning)
         if record is not None:
             _make_directory(Path(record))
-        self.directory = _run_directory()
+        self._directory = RunDirectory()
+        self.directory = self._directory.path
         self._config = self._make_config(None if record is None else Path(record))
         self._driver: Driver | None = None
         self._entry: Path | None = None
@@ -134,7 +134,7 @@ class Run:
             status=lambda: self.status().to_dict(),
             kill=self.kill,
             drain=lambda site, timeout_s: self._await_drained(self._begin_drain(site), timeout_s, self._watch),
-            add_site=lambda: self._add_site(self._watch),
+            add_site=lambda standby: self._add_site(self._watch, standby),
             stop=self._stop_by_command,
         )
 
@@ -174,18 +174,21 @@ class Run:
         secret, where = self._config.secret.hex(), self._config.address("program")
         entry = registry.RunEntry(name=self._plan.name, pid=os.getpid(), address=where, secret=secret)
         try:
+            remove_abandoned()
             registry.entries()  # It cleans up after runs that could not.
             self._entry = registry.enter(entry, self.directory.name)
+            self._directory.release()
         except FluxError as error:
             log.warning("`flux status` and the like will not find %s: %s", self._plan.name, error)
 
     def _clean_up(self) -> None:
         """In the spawner: remove the files and the registry entry of a run whose program was killed."""
         registry.remove(self.directory.name)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._directory.remove()
 
     def _make(self, name: str, incarnation: int, controller: socket.socket) -> Runnable:
         """In the new process: close what belongs to others, and return what this one runs."""
+        self._directory.close_copy()
         if name != INGRESS:
             for source in self._sources:
                 source.release()
@@ -196,6 +199,9 @@ class Run:
             return IngressProcess(self._config, self._sources, incarnation)
         if name == EGRESS:
             return EgressProcess(self._config, self._sinks, incarnation)
+        return self._make_site(name)
+
+    def _make_site(self, name: str) -> Runnable:
         return Worker(self._config, name)
 
     # What a user calls.
@@ -217,13 +223,19 @@ class Run:
         assert self._driver is not None
         self._driver.kill(name, _KILL_TIMEOUT_S)
 
-    def add_site(self) -> str:
-        """Start a further site and return its name when the process is up; the numbering continues."""
-        return self._add_site(self._await)
+    def add_site(self, standby: bool = False) -> str:
+        """Start a further site and return its name when the process is up; the numbering continues.
 
-    def _add_site(self, wait: Wait) -> str:
+        In a run with `balance`, it takes its share of the partitions at once. A `standby` is a spare: it holds none
+        until some are lost elsewhere.
+        """
+        if not isinstance(standby, bool):
+            raise PlanError(f"add_site(standby=...) is True for a spare site, or False; got {standby!r:.100}")
+        return self._add_site(self._await, standby)
+
+    def _add_site(self, wait: Wait, standby: bool) -> str:
         assert self._driver is not None
-        site = self._driver.start_site()
+        site = self._driver.start_site(standby)
         wait(lambda run_state: site.state == "up" or site.gone, _ADD_TIMEOUT_S, f"{site.name} to come up")
         if site.gone:
             raise FluxError(f"{site.name}, which add_site() started, ended with {site.how_it_ended()}")
@@ -272,7 +284,7 @@ class Run:
                 self._end_processes()
                 for sink in self._collecting:
                     sink.close()
-                shutil.rmtree(self.directory, ignore_errors=True)
+                self._directory.remove()
 
     def _stop_sources(self) -> None:
         if not self._bound:
@@ -386,17 +398,6 @@ def _make_directory(record: Path) -> None:
         record.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise disk_error("the recording", record, error, "Nothing was run") from error
-
-
-def _run_directory() -> Path:
-    """Make and return a directory of the run's own, for sockets and journals."""
-    try:
-        return Path(tempfile.mkdtemp(prefix="flux-"))
-    except OSError as error:
-        raise FluxError(
-            f"no directory can be made for the run: {error}. Make room in the directory for temporary files, or name "
-            "another by TMPDIR"
-        ) from error
 
 
 def _refuse_inside_trio() -> None:

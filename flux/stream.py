@@ -12,6 +12,7 @@ import pyarrow as pa
 from .hosting import checked_operator
 from .model.event_time import DEFAULT_EVERY_MS, EventTime
 from .model.operator import OperatorStep, name_of, output_of
+from .model.plain_calls import check_sync_methods
 from .model.stateless import ALL_KEYS, AssignEventTime, Filter, FlatMap, Map, Select, select_columns, zeros
 from .operators.late_rows import late_step
 from .plan import Availability, By, Route, stream_merges
@@ -198,6 +199,7 @@ class Stream:
         by: By = "hash",
         boundaries: Iterable[Any] | None = None,
         sample: Any = None,
+        balance: bool = True,
     ) -> Stream:
         """Repartition by `columns`; each partition lives as a pair unless availability is "none".
 
@@ -214,14 +216,22 @@ class Stream:
         With `order="any"`, rows are consumed as they arrive, not by sequence number, so a slow producer delays no
         others. The output for a row must not depend on which rows the operator has seen before it. Otherwise the two
         copies differ, and the run ends with an error. The operators of `flux.operators` depend on it: a plan error.
+
+        With `balance=False`, no policy moves these partitions to even out the load (`flow.run(balance=...)`). Copies
+        that were lost are rebuilt, and those of a site that is drained leave it, nevertheless.
         """
         check_choice("order", order, ("sn", "any"))
         check_choice("by", by, ("hash", "range", "any"))
         check_partitions(partitions, availability)
+        if not isinstance(balance, bool):
+            raise PlanError(
+                f"exchange(balance=...) is True, or False if its partitions stay where they are; got {balance!r:.100}. "
+                "The policy is given to the run: flow.run(balance=...)"
+            )
         if not columns and by == "hash" and partitions == 1 and boundaries is None and sample is None:
             self._check_columns("exchange", (), needed=True)
             return self.with_columns(**{ALL_KEYS: (zeros, "int8")}).exchange(
-                ALL_KEYS, partitions=1, availability=availability, order=order
+                ALL_KEYS, partitions=1, availability=availability, order=order, balance=balance
             )
         if not columns and by != "any":
             raise PlanError(
@@ -243,7 +253,7 @@ class Stream:
             raise PlanError(f'boundaries and sample are for by="range"; this exchange is by={by!r}')
         inputs = tuple(Input(tail=tail, route=route) for tail in self._tails)
         key = () if by == "any" else columns
-        return self._add_exchange(inputs, key, partitions, availability, order)
+        return self._add_exchange(inputs, key, partitions, availability, order, balance=balance)
 
     def _add_exchange(
         self,
@@ -253,6 +263,7 @@ class Stream:
         availability: Availability | None,
         order: Order,
         sides: tuple[pa.Schema, ...] = (),
+        balance: bool = True,
     ) -> Stream:
         node = partial(
             ExchangeNode,
@@ -262,6 +273,7 @@ class Stream:
             availability=availability,
             order=order,
             sides=sides,
+            balance=balance,
         )
         return replace(self, _tails=(self._flow.add(node),))
 
@@ -388,14 +400,16 @@ class Stream:
         availability: Availability | None = None,
         suffix: str = "_right",
         deletes: str | None = None,
+        broadcast: bool = False,
     ) -> Stream:
         """Add to each row the columns of the table's row with the same `on`; each key has one row.
 
         `table` is a pyarrow.Table or a list of dicts, which is given to every site and does not change. Or it is
         another stream, whose last row of each key counts, from its position on; see `flux.operators.Lookup`. Only then
-        are both streams exchanged by `on`. Rows of that stream with true in the column `deletes` remove the row of
-        their key. A row without one has nulls; with ``how="inner"`` it is dropped. `on` and `suffix` are those of
-        `join`.
+        are both streams exchanged: by `on`, or with `broadcast=True` the rows by their position and the table, which
+        must be small, to every partition, so that a frequent key makes no partition slow. Rows of that stream with true
+        in the column `deletes` remove the row of their key. A row without one has nulls; with ``how="inner"`` it is
+        dropped. `on` and `suffix` are those of `join`.
 
         >>> import flux
         >>> flow = flux.Dataflow("places")
@@ -405,9 +419,13 @@ class Stream:
         [{'site': 2, 'load': 7, 'place': 'Oslo'}, {'site': 3, 'load': 1, 'place': None}]
         """
         check_choice("how", how, ("left", "inner"))
-        if not isinstance(table, Stream):
+        if not isinstance(broadcast, bool):
+            raise PlanError(f"lookup(broadcast=...) is True or False, got {broadcast!r:.200}")
+        if not isinstance(table, Stream):  # It is given to every site, broadcast or not.
             return stream_merges.lookup_in_table(self, table, on, how, suffix, deletes)
-        return stream_merges.lookup_in_stream(self, table, on, how, partitions, availability, suffix, deletes)
+        return stream_merges.lookup_in_stream(
+            self, table, on, how, partitions, availability, suffix, deletes, broadcast
+        )
 
     # The end.
 
@@ -415,6 +433,7 @@ class Stream:
         """Send the stream's tuples to `sink`, by sequence number or, with `order="any"`, as they arrive."""
         if not isinstance(sink, Sink):
             raise PlanError(f"sink takes a sink such as flux.sinks.Collect(), got {type(sink).__name__}")
+        check_sync_methods(f"sink {type(sink).__name__}", type(sink), Sink)
         check_choice("order", order, ("sn", "any"))
         self._check_no_open_exchange("a sink")
         if any(sink is known for known in self._flow.sinks):

@@ -3,7 +3,8 @@
 It waits until every node of the plan is connected or dead and publishes the first view. From then on it publishes a
 view for each change: a node died, a copy is being built, a copy is live. Copies are rebuilt from source to
 destination, a few per stage at a time, on nodes that hold nothing yet, else where the fewest copies are,
-and never where the partition has a copy already. When a partition has no copy left it emits `Lost`, and the
+and never where the partition has a copy already. If it was sent what copies cost each site, they are rebuilt where
+they cost least (rule 38). When a partition has no copy left it emits `Lost`, and the
 dataflow stops. An ingress or egress that died is replaced by the next process that connects to serve its stage.
 
 Every death is listed in a view. The next view leaves the dead out, except those whose slots have not been filled
@@ -17,18 +18,23 @@ move resumes from the last view after a restart in any phase, and the rest is re
 The thesis's messages are entries of views here: cu-ready is not needed, because attaches carry exact
 positions; cu-start is a standby in the view; cu-done and fi-done are `CopyReady`. The order from source to
 destination is policy, not safety.
+
+Departure: an overloaded site is not made to fail (thesis 5.1.3.2). It is marked as slow: no node that has another
+choice waits for it, and its copies are moved off, built from the others (rules 34, 35). So each has its partner.
+If the user prefers it, a slow site for which no more rows can be kept loses its copies: see `Retire` (rule 42).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from .machine import Machine, Rule, always, fence, ignore
 from .messages import (
     VERSION,
     Closed,
+    CopyCosts,
     CopyFailed,
     CopyReady,
     Effect,
@@ -38,12 +44,14 @@ from .messages import (
     Move,
     Publish,
     Resend,
+    Retire,
+    Slow,
     Standby,
     Suspected,
     View,
     ViewsLost,
 )
-from .view import number_of
+from .view import RETIRED, number_of
 
 
 class Controller(Machine):
@@ -58,6 +66,7 @@ class Controller(Machine):
         self.number_from = number_from
         self.at_once = at_once  # Copies of one stage that are built at the same time.
         self.present: frozenset[str] = frozenset()  # The nodes that are connected.
+        self.copy_costs: tuple[tuple[str, float], ...] = ()  # Of an average copy on each site, if they are known.
 
     @property
     def title(self) -> str:
@@ -135,6 +144,12 @@ class Controller(Machine):
         is_copy = 0 <= message.slot < len(copies) and self.view.alive(copies[message.slot]) and not building
         return is_copy and message.to in _sites(self.view) and message.to not in copies
 
+    def changes_what_is_slow(self, message: Slow) -> bool:
+        return self.number > 0 and self._slow(message) != self.view.slow
+
+    def can_do_without_its_copies(self, message: Retire) -> bool:
+        return self.number > 0 and self.view.can_retire(message.node)
+
     # Actions.
 
     def welcome(self, message: Hello) -> Iterator[Effect]:
@@ -190,7 +205,25 @@ class Controller(Machine):
     def start_move(self, message: Move) -> Iterator[Effect]:
         yield from self._change(_with_standby(self.view, message.stage, message.partition, message.slot, message.to))
 
+    def mark_slow(self, message: Slow) -> Iterator[Effect]:
+        yield from self._change(replace(self.view, slow=self._slow(message)))
+
+    def retire_copies(self, message: Retire) -> Iterator[Effect]:
+        copies = tuple(
+            tuple(tuple(RETIRED if node == message.node else node for node in slots) for slots in partitions)
+            for partitions in self.view.copies
+        )
+        yield from self._change(replace(self.view, copies=copies, dead=self.view.dead | {RETIRED}))
+
+    def note_costs(self, message: CopyCosts) -> Iterator[Effect]:
+        self.copy_costs = message.costs
+        yield from ()
+
     # How it is done.
+
+    def _slow(self, message: Slow) -> frozenset[str]:
+        """The live sites among those that are slow."""
+        return frozenset(_sites(self.view)) & frozenset(message.nodes)
 
     def _may_join(self, message: Hello) -> bool:
         """Whether the node speaks this protocol and is not connected already."""
@@ -267,8 +300,10 @@ class Controller(Machine):
             ]
             for partition, slot in vacant:
                 building = {s.partition for s in view.standby if s.stage == stage}
-                node = _best_place(view, stage, partition)
-                if partition not in building and len(building) < self.at_once and node is not None:
+                node = _best_place(view, stage, partition, dict(self.copy_costs))
+                if node is None or (partitions[partition][slot] == RETIRED and node in view.slow):
+                    continue  # There is no place, or only one at which the copy would be retired again (rule 42).
+                if partition not in building and len(building) < self.at_once:
                     view = _with_standby(view, stage, partition, slot, node)
             if any(s.stage == stage for s in view.standby):
                 return view
@@ -278,7 +313,7 @@ class Controller(Machine):
 def _without(view: View, node: str) -> View:
     """The view when `node` is dead. A standby that lost its donor stays: only its site knows if it has the state."""
     kept = tuple(s for s in view.standby if s.node != node)
-    return replace(view, dead=view.dead | {node}, standby=kept)
+    return replace(view, dead=view.dead | {node}, standby=kept, slow=view.slow - {node})
 
 
 def _with_standby(view: View, stage: int, partition: int, slot: int, node: str) -> View:
@@ -289,9 +324,18 @@ def _with_standby(view: View, stage: int, partition: int, slot: int, node: str) 
         partition=partition,
         slot=slot,
         node=node,
-        donor=view.live_copies(stage, partition)[0],
+        donor=_donor(view, stage, partition, slot),
     )
     return replace(view, standby=(*view.standby, standby), versions=standby.version)
+
+
+def _donor(view: View, stage: int, partition: int, slot: int) -> str:
+    """A live copy other than the one in `slot`, which leaves its site, and one that is not slow if possible (rule 34).
+
+    The site that a copy leaves is often overloaded: the new copy would begin as far back as that one lags.
+    """
+    leaving = view.copies[stage][partition][slot]
+    return min(view.live_copies(stage, partition), key=lambda node: (node == leaving, node in view.slow))
 
 
 def _placed(view: View, done: Standby) -> tuple[tuple[tuple[str, ...], ...], ...]:
@@ -316,16 +360,25 @@ def _load(view: View) -> Counter[str]:
     return load
 
 
-def _best_place(view: View, stage: int, partition: int) -> str | None:
-    """The live site with the fewest copies that has none of this partition; None if there is no such site."""
+def _best_place(view: View, stage: int, partition: int, costs: Mapping[str, float]) -> str | None:
+    """The live site with the least load that has no copy of this partition; None if there is no such site.
+
+    The load is the number of copies with the new one, times what a copy costs that site. A slow site comes last.
+    """
     taken = view.live_copies(stage, partition)
     free = [node for node in _sites(view) if node not in taken]
     load = _load(view)
-    return min(free, key=lambda node: (load[node], view.nodes.index(node)), default=None)
+    usual = sum(costs.values()) / len(costs) if costs else 1.0
+
+    def weight(node: str) -> tuple[bool, float, int]:
+        return node in view.slow, (load[node] + 1) * costs.get(node, usual), view.nodes.index(node)
+
+    return min(free, key=weight, default=None)
 
 
 _MUTE = "rules 12, 32: dead nodes are mute, listed or not"
 _NO_MORE = "rule 12: it is not wanted any more"
+_RETIRED = "5.1.3.2: an induced failure; rule 42"
 Controller.RULES = (
     Rule(on=Hello, guard=Controller.has_seen_a_lost_view, action=Controller.end_the_run, cites="rule 40"),
     Rule(on=Hello, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
@@ -347,4 +400,9 @@ Controller.RULES = (
     Rule(on=CopyReady, guard=Controller.is_over, action=ignore, cites=_NO_MORE),
     Rule(on=CopyFailed, guard=Controller.is_over, action=ignore, cites=_NO_MORE),
     Rule(on=Move, guard=always, action=ignore, cites=_NO_MORE),
+    Rule(on=Slow, guard=Controller.changes_what_is_slow, action=Controller.mark_slow, cites="5.1.3.2; rule 35"),
+    Rule(on=Slow, guard=always, action=ignore, cites="rule 35: they are marked already, or nothing runs yet"),
+    Rule(on=Retire, guard=Controller.can_do_without_its_copies, action=Controller.retire_copies, cites=_RETIRED),
+    Rule(on=Retire, guard=always, action=ignore, cites="rule 42: it is needed, not slow any more, or holds nothing"),
+    Rule(on=CopyCosts, guard=always, action=Controller.note_costs, cites="5.1.3.3: by load; rule 38"),
 )

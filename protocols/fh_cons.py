@@ -8,7 +8,7 @@ do not feed it (rule 1). The view determines which copy feeds a channel. When th
 moved away, the channel is attached to another copy at the exact position received.
 S-Cons is this machine with the ingress as its only producer; the egress is this machine with a sink after it.
 
-An *unordered* stage does not wait for the merge: a step takes all frames that are here, whole, also beyond the
+An *unordered* stage does not wait for the merge: a step takes what is here of all frames, also beyond the
 frontier. Its position, which it acknowledges and at which cohorts meet, is still the frontier. So no row that it has
 not consumed is ever released. How far *ahead* of it the rows of each producer were taken is a part of its state, and a
 new copy is fed each producer from exactly there. So every copy consumes each row once, in an order that
@@ -23,9 +23,9 @@ last step before they meet.
 Departure: acks report what was consumed, not what was received, because then rows that wait for the
 merge stay in their producers' buffers: these bound a consumer's memory without credits, and a
 snapshot needs no unprocessed input. An ack covers all cohorts of the site.
-Departure: there is no `entitle`. A site that is to hold a new copy requests the state at a given position or later, and
-acknowledges nothing beyond that position until it has the state, because then all producers keep for the site
-what the copy will need, from before the cut.
+Departure: there is no `entitle`. From the view that names a copy in transfer on, producers keep for its site what they
+keep for the donor, and the site acknowledges nothing until it has the state: so all of them keep what the copy will
+need, from before the cut. What the site acknowledged before that view does not count any more, and is stated anew.
 Departure: the thesis waits for a tuple from every producer and stalls on an idle one; here every frame
 carries its end position, with rows or without.
 """
@@ -93,11 +93,13 @@ class FhCons(Machine):
     def __init__(self, name: str, stage: int, step: Position | None = None) -> None:
         self.name = name
         self.stage = stage
+        self.step_bound = step
         self.step_most = step  # Positions that are consumed at once, at most.
         self.view: View | None = None
         self.lane_id = 0
         self.acked: Position = 0
-        self.limit: Position | None = None  # Copies in transfer to this site need what is after it.
+        self.reported: Position = 0  # How far producers know the oldest cohort to be.
+        self.versions = 0  # Of the copies that were begun, the last one that is known here.
         self.cohorts: dict[int, Cohort] = {}
         self.installed: dict[int, int] = {}  # Copies that run here and are not live yet: version, partition.
         self.lanes: dict[int, LaneIn] = {}
@@ -142,16 +144,29 @@ class FhCons(Machine):
         for other, younger in self.cohorts.items():
             if younger.consumed > own.consumed:
                 upto = min(upto, younger.consumed)
-            elif other != oldest and self._within_a_step(other) >= own.consumed:
+            elif other != oldest and self._within(other, self.step_bound) >= own.consumed:
                 return own.consumed  # It is about to meet this one, and after one more step it might never do so.
         return upto
 
     def _within_a_step(self, cohort: int) -> Position:
-        """How far one step takes the cohort: a copy with much to catch up must not make others wait."""
+        """How far one step takes the cohort: a copy with much to catch up must not make others wait (rule 36)."""
+        return self._within(cohort, self.step_most)
+
+    def _within(self, cohort: int, most: Position | None) -> Position:
+        """How far `most` positions take the cohort. Cohorts meet within the longest step, however short the next is."""
         upto = self.frontier(cohort)
-        if self.step_most is None or self.unordered:  # An unordered stage takes whole frames.
+        if most is None:
             return upto
-        return min(upto, self.cohorts[cohort].consumed + self.step_most)
+        begin = self._first_pending(cohort, upto) if self.unordered else self.cohorts[cohort].consumed
+        return min(upto, begin + most)
+
+    def _first_pending(self, cohort: int, upto: Position) -> Position:
+        """Where the first pending row may be, in an unordered stage; `upto` if nothing is pending."""
+        return min([frame.after for frame in self.pending.get(cohort, ())], default=upto)
+
+    def pace(self, most: Position) -> None:
+        """Let the next steps take at most `most` positions, or with 0 as many as was set; never more than that."""
+        self.step_most = min(filter(None, (most, self.step_bound)), default=None)
 
     def has_early(self, cohort: int) -> bool:
         """Whether rows are here that may be consumed before the frontier reaches them.
@@ -163,21 +178,35 @@ class FhCons(Machine):
     def take(self, cohort: int, upto: Position, early: bool = True) -> tuple[PendingInput, ...]:
         """Take the frames with rows up to `upto`, to be consumed; what lies beyond stays pending.
 
-        An unordered stage takes whole frames, and with `early` also those that begin beyond `upto`.
+        An unordered stage takes frames as far as a step may go, and with `early` also those that begin beyond `upto`.
         """
         own = self.cohorts[cohort]
         assert own.idle and own.consumed <= upto <= self.frontier(cohort), f"cannot consume {upto} of {own}"
         assert own.consumed < upto or self.has_early(cohort), f"nothing to consume of {own}"
         pending = self.pending.get(cohort, ())
-        is_taken = [frame.after < upto or (early and self.unordered) for frame in pending]
-        # A frame that was not taken stays; in an ordered stage also one that was taken in part.
-        self.pending[cohort] = tuple(
-            frame
-            for frame, taken in zip(pending, is_taken, strict=True)
-            if not taken or (frame.upto > upto and not self.unordered)
-        )
+        if self.unordered:
+            taken = self._cut(cohort, upto, early)
+        else:
+            taken = [frame for frame in pending if frame.after < upto]
+            self.pending[cohort] = tuple([frame for frame in pending if frame.upto > upto])
         self.cohorts[cohort] = Cohort(own.partitions, own.consumed, upto)
-        return tuple(frame for frame, taken in zip(pending, is_taken, strict=True) if taken)
+        return tuple(taken)
+
+    def _cut(self, cohort: int, upto: Position, early: bool) -> list[PendingInput]:
+        """Take what a step of an unordered stage may consume; the rest of a frame begins where it was cut."""
+        pending = self.pending.get(cohort, ())
+        end = None if self.step_most is None else self._first_pending(cohort, upto) + self.step_most
+        taken, left = [], []
+        for frame in pending:
+            if not (frame.after < upto or (early and (end is None or frame.after < end))):
+                left.append(frame)
+            elif end is None or frame.upto <= end:
+                taken.append(frame)
+            else:
+                taken.append(replace(frame, upto=end))
+                left.append(replace(frame, after=end))
+        self.pending[cohort] = tuple(left)
+        return taken
 
     def begin(self, cohort: int, upto: Position, early: bool = True) -> Consume:
         """Begin to consume up to `upto`; return the work for the operator or the sink."""
@@ -222,15 +251,19 @@ class FhCons(Machine):
             for (edge, position), producers in groups.items()
         )
 
-    def acknowledge(self) -> Iterator[Effect]:
-        """Acknowledge to every producer site what all cohorts have consumed (fig. 3.3 (3), rule 1)."""
-        position = self.consumed if self.limit is None else min(self.consumed, self.limit)
-        if position <= self.acked:
-            return
-        self.acked = position
-        for edge, producers in self.producers.items():
-            for producer in producers:
-                yield self._ack(edge, producer)
+    def acknowledge(self, is_receiving: bool = False) -> Iterator[Effect]:
+        """Acknowledge to every producer site what all cohorts have consumed (fig. 3.3 (3), rule 1).
+
+        While a copy in transfer to this site is not here, nothing is acknowledged (rule 3). How far the oldest cohort
+        is, is reported all the same: producers need not be ahead of it by more than their pools hold (rule 31).
+        """
+        acked = self.acked if is_receiving else max(self.acked, self.consumed)
+        reached = max(acked, self._oldest_consumed())
+        if acked > self.acked or reached > self.reported:
+            self.acked, self.reported = acked, reached
+            for edge, producers in self.producers.items():
+                for producer in producers:
+                    yield self._ack(edge, producer)
 
     def add_cohort(
         self, cohort: int, partitions: frozenset[int], consumed: Position, ahead: tuple[Ahead, ...] = ()
@@ -341,9 +374,12 @@ class FhCons(Machine):
         if self.name not in view.members(self.stage):
             # Its senders forget its lanes and acks with this view too. If the site returns, it starts anew.
             self.lanes.clear()
-            self.acked = 0
+            self.acked = self.reported = 0
+        if any((s.stage, s.node) == (self.stage, self.name) and s.version > self.versions for s in view.standby):
+            self.acked = self.reported = 0  # Producers go back to what the donor has acknowledged (rule 3).
+        self.versions = view.versions
         yield from self._forget(gone)
-        if self.acked:
+        if self.acked or self.reported:
             # A new producer gets the position, also if it has not changed (rule 4). A site that has acknowledged
             # nothing since it joined sends none: the producer may have a higher floor from an earlier membership.
             for edge, producers in self.producers.items():
@@ -355,6 +391,10 @@ class FhCons(Machine):
         yield from self._gather()  # Also for earlier requests: the lane to merge into may be gone.
 
     # How it is done.
+
+    def _oldest_consumed(self) -> Position:
+        """What the oldest cohort has consumed, of those whose partitions have not left; 0 without one."""
+        return next((own.consumed for _, own in sorted(self.cohorts.items()) if own.partitions), 0)
 
     def _all_producers(self, edge: int) -> tuple[int, ...]:
         """All producer partitions of an edge."""
@@ -436,7 +476,8 @@ class FhCons(Machine):
 
     def _ack(self, edge: int, producer: str) -> Effect:
         assert self.view is not None
-        ack = Ack(sender=self.name, view=self.view.number, edge=edge, position=self.acked)
+        reached = self.reported if self.reported > self.acked else 0
+        ack = Ack(sender=self.name, view=self.view.number, edge=edge, position=self.acked, reached=reached)
         return Send(to=producer, message=ack)
 
     def _gather(self) -> Iterator[Effect]:
@@ -465,24 +506,11 @@ class FhCons(Machine):
     def _senders(
         self, edge: int, producers: Iterable[int], slot: int, now: str = NO_SENDER
     ) -> dict[str, tuple[int, ...]]:
-        """The senders of a consumer's copy: `now` if it is live, else the producer's copy in its slot (fig. 3.11).
-
-        Departure: when the copy in the same slot is back, the consumer stays with the one that feeds it (rule 13
-        says that it may move), because a copy that was just built lags, and the consumer would wait for it.
-        """
+        """The senders of a consumer's copy in `slot`, by producer; `now` feeds it."""
         view = self.view
         assert view is not None
         stage = view.edges[edge][0]
-
-        def sender(producer: int) -> str:
-            copies = view.copies[stage][producer]
-            own = copies[slot % len(copies)]
-            live = view.live_copies(stage, producer)
-            if now in live:
-                return now
-            return own if own in live else next(iter(live), NO_SENDER)
-
-        return grouped(producers, sender)
+        return grouped(producers, lambda producer: view.feeder(stage, producer, slot, now) or NO_SENDER)
 
 
 _ROWS = (

@@ -20,7 +20,7 @@ Departure: `joined` is not a message, because every frame carries its lane id an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from .buffer import Buffer, Dest
@@ -41,6 +41,7 @@ from .messages import (
     Send,
     Stop,
     Stopped,
+    Trim,
     View,
 )
 
@@ -58,17 +59,21 @@ class LaneOut(NamedTuple):
 class FhProd(Machine):
     """Producer of the edges out of `stage` on node `name`."""
 
-    def __init__(self, name: str, stage: int, bound_rows: int, transfer_rows_max: int | None = None) -> None:
+    def __init__(
+        self, name: str, stage: int, bound_rows: int, transfer_rows_max: int | None = None, divided: bool = False
+    ) -> None:
         self.name = name
         self.stage = stage
         self.view = 0
         self.unordered = False
-        self.buffer = Buffer(bound_rows, transfer_rows_max)
+        self.buffer = Buffer(bound_rows, transfer_rows_max, divided)
         self.cohorts: dict[int, frozenset[int]] = {}  # The partitions of each cohort.
         self.produced: dict[int, Position] = {}
         self.leaving: frozenset[int] = frozenset()  # Partitions that have left, and that the operator still has.
         self.ends: frozenset[Dest] = frozenset()  # Consumers that are egresses: what they acknowledge is durable.
         self.since: dict[Dest, int] = {}  # The view in which each consumer site became one.
+        self.acks_since: dict[Dest, int] = {}  # The view in which its acks began to count, if that was later.
+        self.versions = 0  # Of the copies that were begun, the last one that is known here.
         self.last_lane_ids: dict[Dest, int] = {}  # The last lane that each consumer site opened.
         self.lanes: dict[LaneName, LaneOut] = {}
         self.merged: dict[LaneName, int] = {}  # Where the channels of a merged lane are now.
@@ -130,6 +135,12 @@ class FhProd(Machine):
     def is_of_an_earlier_time_here(self, message: Ack | Attach | Stop | Merge) -> bool:
         return message.view < self.since.get(_dest(message), self.view)
 
+    def only_reports_progress(self, message: Ack) -> bool:
+        return message.position == 0 < message.reached and _dest(message) in self.buffer.floors
+
+    def is_from_before_a_transfer(self, message: Ack) -> bool:
+        return message.view < self.acks_since.get(_dest(message), 0)
+
     def lane_is_open(self, message: Stop | Merge) -> bool:
         return self._now(message) in self.lanes
 
@@ -144,14 +155,27 @@ class FhProd(Machine):
         self.produced[message.cohort] = message.upto
         # No partitions are left if the last one left while the operator was at work.
         if self.cohorts[message.cohort] and upto > after:
-            run = OutputRun(after=after, upto=upto, rows=message.rows, without=self.leaving, body=message.body)
+            run = OutputRun(
+                after=after,
+                upto=upto,
+                rows=message.rows,
+                without=self.leaving,
+                counts=message.counts,
+                body=message.body,
+            )
             self.buffer.put(run)
         for lane in list(self.lanes):
             yield from self._feed(lane)
         yield from self._join()
+        yield from self._trim()
 
     def release(self, message: Ack) -> Iterable[Effect]:
         self.buffer.ack(_dest(message), message.position)
+        self.buffer.note_reached(_dest(message), message.reached)
+        return self._trim()
+
+    def note_progress(self, message: Ack) -> Iterable[Effect]:
+        self.buffer.note_reached(_dest(message), message.reached)
         return ()
 
     def open_lane(self, message: Attach) -> Iterator[Effect]:
@@ -191,13 +215,32 @@ class FhProd(Machine):
         self.ends = frozenset((edge, node) for edge, node in must_ack if view.is_end(edges[edge]))
         for dest in must_ack:  # The new ones first, so that what is here is kept for them.
             self.buffer.entitle(dest, last_ends.get(dest[0]))
+        self._reserve(view, edges)
+        self.acks_since = {dest: number for dest, number in self.acks_since.items() if dest in self.since}
+        self.buffer.route({edge: view.takers(stage) for edge, stage in edges.items()})
         for dest in [dest for dest in self.buffer.floors if dest not in must_ack]:
             self.buffer.ack_all(dest)
         building = {(standby.stage, standby.node) for standby in view.standby}
-        self.buffer.expect(frozenset(dest for dest in must_ack if (edges[dest[0]], dest[1]) in building))
+        # More is kept for those that lag: with a state transfer in flight (rule 31), or slow (rule 35).
+        lagging = [d for d in must_ack if (edges[d[0]], d[1]) in building or d[1] in view.slow]
+        self.buffer.expect(frozenset(lagging))
         if self.name not in view.members(self.stage):
             self.buffer.clear()  # Its copies live elsewhere, and no consumer acknowledges to it any more.
-        yield from ()
+        yield from self._trim()
+
+    def _reserve(self, view: View, edges: Mapping[int, int]) -> None:
+        """Keep for the site of each copy that was just begun what its donor has not acknowledged (rule 3).
+
+        The donor cuts the state later, and has consumed that much by then. So the copy needs nothing before it. Of the
+        site nothing counts that it acknowledged before it had this view.
+        """
+        for standby in view.standby:
+            for edge, stage in edges.items():
+                if standby.version > self.versions and standby.stage == stage and view.alive(standby.node):
+                    dest = (edge, standby.node)
+                    self.buffer.reserve(dest, (edge, standby.donor))
+                    self.acks_since[dest] = view.number
+        self.versions = view.versions
 
     def refuse_to_repeat(self, message: Attach) -> Iterator[Effect]:
         yield ReportRefused(
@@ -221,6 +264,10 @@ class FhProd(Machine):
         while lane in self.merged:
             lane = (*lane[:2], self.merged[lane])
         return lane
+
+    def _trim(self) -> list[Effect]:
+        """Have the shell cut what no destination needs out of runs, if the pool is used enough."""
+        return [Trim(stage=self.stage, run=run) for run in self.buffer.trim()]
 
     def _feed(self, name: LaneName) -> Iterator[Effect]:
         lane = self.lanes[name]
@@ -281,6 +328,8 @@ _ROWS = (
     Rule(on=Attach, guard=FhProd.is_of_an_earlier_time_here, action=ignore, cites=_LEFT),
     Rule(on=Stop, guard=FhProd.is_of_an_earlier_time_here, action=ignore, cites=_LEFT),
     Rule(on=Merge, guard=FhProd.is_of_an_earlier_time_here, action=ignore, cites=_LEFT),
+    Rule(on=Ack, guard=FhProd.is_from_before_a_transfer, action=ignore, cites="rule 3: it is stated anew"),
+    Rule(on=Ack, guard=FhProd.only_reports_progress, action=FhProd.note_progress, cites="rule 31"),
     Rule(on=Ack, guard=FhProd.is_from_a_consumer_and_not_older, action=FhProd.release, cites="fig. 3.3 (3)"),
     Rule(on=Attach, guard=FhProd.asks_for_what_was_acknowledged, action=FhProd.refuse_to_repeat, cites="rule 41"),
     Rule(on=Attach, guard=FhProd.is_kept_and_lane_is_new, action=FhProd.open_lane, cites="fig. 3.13, 3.14; rule 14"),

@@ -9,8 +9,12 @@ shell keeps a journal of the numbering, so the same rows get the same numbers. C
 they have received, as after any change of sender; the ingress sends them nothing up to that position (rule 14).
 
 The journal may have lost its end, with the power of the machine. So a restarted ingress numbers nothing beyond it
-before it knows what the others have seen: every live node has sent its highest position in one and the same view, and
-so has an end that was dead (rule 39). By then nothing of the last ingress is in flight that a node could still take.
+before it knows what the others have seen: every live node has sent its highest position, and so has an end that was
+dead (rule 39). By then nothing of the last ingress is in flight that a node could still take.
+
+Positions count together if no node has died between the views in which they were sent. A node takes new rows from live
+nodes only, and what those have seen is known as well. A node that has died may have sent on more than it reported. So
+moves and slow marks, whose views may come faster than positions do, cannot keep an ingress waiting.
 
 Consumers acknowledge what they have, which may be beyond the end of such a journal. An ingress that is started then
 begins at the end of the journal all the same, because its source stands there (rule 39).
@@ -51,6 +55,7 @@ class Ingress(Machine):
         released: Position = 0,
         transfer_rows_max: int | None = None,
         numbered: Position | None = None,
+        divided: bool = False,
     ) -> None:
         self.name = name
         self.pulling = False
@@ -58,10 +63,13 @@ class Ingress(Machine):
         self.released = released
         self.numbered = numbered
         self.knows_positions = numbered is None  # The first ingress has nothing to ask for.
-        self.awaited: frozenset[str] = frozenset()  # The nodes whose positions in this view are not known yet.
+        self.since = 0  # The view since which no node has died, as far as positions are not known.
+        self.living: frozenset[str] = frozenset()  # The live nodes of the last view.
+        self.awaited: frozenset[str] = frozenset()  # The nodes whose positions since then are not known yet.
+        self.reported: dict[str, int] = {}  # The last view in which each of the others has sent its position.
         self.highest: Position = 0
         begin = released if numbered is None else min(released, numbered)
-        self.prod = FhProd(name, 0, bound_rows, transfer_rows_max)
+        self.prod = FhProd(name, 0, bound_rows, transfer_rows_max, divided)
         self.prod.buffer.dropped = begin
         self.prod.add_cohort(ONLY, frozenset({0}), begin)
 
@@ -78,16 +86,19 @@ class Ingress(Machine):
         return self.pulling
 
     def is_awaited(self, message: HighestPosition) -> bool:
-        return message.sender in self.awaited and message.view == self.prod.view
+        is_new = message.view > self.reported.get(message.sender, 0)
+        return is_new and self.since <= message.view <= self.prod.view and not self.knows_positions
 
     def is_not_needed(self, message: HighestPosition) -> bool:
-        return self.knows_positions or message.view < self.prod.view
+        return self.knows_positions or message.view < self.since
 
     # Actions.
 
     def number(self, message: Sourced) -> Iterator[Effect]:
         self.pulling = False
-        run = Consumed(stage=0, cohort=ONLY, upto=message.upto, rows=message.rows, body=message.body)
+        run = Consumed(
+            stage=0, cohort=ONLY, upto=message.upto, rows=message.rows, counts=message.counts, body=message.body
+        )
         yield from self.prod.step(run)
         yield from self._pull()
 
@@ -98,14 +109,17 @@ class Ingress(Machine):
 
     def note_position(self, message: HighestPosition) -> Iterator[Effect]:
         self.highest = max(self.highest, message.position)
+        self.reported[message.sender] = message.view
         self.awaited -= {message.sender}
         self.knows_positions = not self.awaited
         yield from self._pull()
 
     def adopt(self, view: View) -> Iterator[Effect]:
         if not self.knows_positions:
-            ends = {node for stage, copies in enumerate(view.copies) if view.is_end(stage) for node in copies[0]}
-            self.awaited = frozenset({*filter(view.alive, view.nodes), *ends} - {self.name})
+            if not self.since or self._has_died(view):
+                self.since, self.reported = view.number, {}
+            self.living = frozenset(filter(view.alive, view.nodes))
+            self.awaited = self._others(view).difference(self.reported)
         yield from self.serve(view)
 
     def serve(self, message: Ack | Attach | Stop | Merge | View) -> Iterator[Effect]:
@@ -114,6 +128,15 @@ class Ingress(Machine):
             self.released = self.prod.buffer.dropped
             yield Released(upto=self.released)
         yield from self._pull()
+
+    def _has_died(self, view: View) -> bool:
+        """Whether a node that was alive in the last view is not alive any more."""
+        return not self.living <= frozenset(filter(view.alive, view.nodes))
+
+    def _others(self, view: View) -> frozenset[str]:
+        """The nodes whose positions must be known: all that are alive, and the ends."""
+        ends = {node for stage, copies in enumerate(view.copies) if view.is_end(stage) for node in copies[0]}
+        return frozenset({*filter(view.alive, view.nodes), *ends} - {self.name})
 
     def _pull(self) -> Iterator[Effect]:
         after = self.prod.produced[ONLY]

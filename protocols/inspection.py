@@ -7,7 +7,7 @@ with the same rows, for example by one in a file. No rule looks into bodies, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from .buffer import Buffer
 from .egress import Egress
 from .fh_cons import Cohort, FhCons
 from .ingress import Ingress
-from .messages import Body, Position
+from .messages import Body, Position, RowCounts, Trim
 from .node import Node
 from .pooler import Pooler
 
@@ -57,6 +57,47 @@ def cohorts(node: Node) -> Iterator[tuple[int, Cohort]]:
     return ((cons.stage, cohort) for cons in consumers(node) for cohort in cons.cohorts.values())
 
 
+def oldest_cohort(node: Node, stage: int) -> int | None:
+    """The cohort of a stage that was there first; younger ones catch up with it. None if the site has no copy."""
+    return min(_pooler(node, stage).cons.cohorts, default=None)
+
+
+def younger_partitions(node: Node, stage: int) -> frozenset[int] | None:
+    """The partitions of a stage that are not in its oldest cohort; None if the site has no copy."""
+    machine = node.machines.get(stage)
+    if not isinstance(machine, Pooler) or not machine.cons.cohorts:
+        return None
+    _, *younger = sorted(machine.cons.cohorts)
+    return frozenset[int]().union(*(machine.cons.cohorts[cohort].partitions for cohort in younger))
+
+
+class KeptForConsumer(NamedTuple):
+    """What a node keeps for one consumer node, of the buffer in which this is most; see `kept_rows`."""
+
+    lag: float
+    rows: int
+    rows_max: int
+
+
+def kept_rows(node: Node) -> dict[str, KeptForConsumer]:
+    """What this node keeps for each consumer node.
+
+    The lag is the greatest part of the bound of any buffer that is kept for it. The rows, and how many may be kept, are
+    those of the buffer in which the consumer is nearest to its own bound: a slow one has another than the rest.
+    """
+    found: dict[str, KeptForConsumer] = {}
+    for buffer in buffers(node):
+        for dest in buffer.floors:
+            rows, rows_max = buffer.kept_for(dest), buffer.rows_max(dest)
+            lag, last = rows / buffer.bound_rows, found.get(dest[1])
+            if last is not None:
+                lag = max(lag, last.lag)
+                if rows * last.rows_max <= last.rows * rows_max:
+                    rows, rows_max = last.rows, last.rows_max
+            found[dest[1]] = KeptForConsumer(lag, rows, rows_max)
+    return found
+
+
 def buffered_bodies(buffer: Buffer) -> list[BufferedBody]:
     """The bodies of all runs, in their order."""
     needed = min([floor for dest, floor in buffer.floors.items() if dest not in buffer.quota_rows], default=0)
@@ -67,6 +108,16 @@ def buffered_bodies(buffer: Buffer) -> list[BufferedBody]:
 def replace_buffered(buffer: Buffer, bodies: Sequence[Body]) -> None:
     """Put others in the place of the bodies of all runs, each with the same rows."""
     buffer.runs = [replace(run, body=body) for run, body in zip(buffer.runs, bodies, strict=True)]
+
+
+def trim(node: Node, effect: Trim, cut: Callable[[Body, RowCounts], Body]) -> None:
+    """Carry out a `Trim`: put the body that `cut` makes into the run, if the buffer still has it."""
+    machine = node.machines[effect.stage]
+    assert not isinstance(machine, Egress), "an egress keeps no output"
+    buffer, run = machine.prod.buffer, effect.run
+    if any(kept is run for kept in buffer.runs):
+        shorter = replace(run, body=cut(run.body, run.counts))
+        buffer.runs = [shorter if kept is run else kept for kept in buffer.runs]
 
 
 def pending_bodies(cons: FhCons) -> dict[int, list[Body]]:

@@ -24,8 +24,9 @@ from .view import View as View
 
 Body: TypeAlias = Any
 Position: TypeAlias = int
+RowCounts: TypeAlias = tuple[tuple[int, int, int], ...]  # Edge, consumer partition, its rows; in order, no zeros.
 
-VERSION = 6  # Of this protocol, on the wire, in journals and recordings; another one is refused.
+VERSION = 8  # Of this protocol, on the wire, in journals and recordings; another one is refused.
 BODY = {"body": True}  # Marks fields that hold a body: recordings and the wire treat them separately.
 
 
@@ -43,12 +44,14 @@ class OutputRun:
 
     In an unordered stage a run may be incomplete: runs overlap, and a later one has the rest.
     Rows of the partitions `without` do not count: those copies have left the site, and others answer for them.
+    With `counts` the pool is charged for what each destination still needs of the run; else for all of it (rule 37).
     """
 
     after: Position
     upto: Position
     rows: int
     without: frozenset[int] = frozenset()
+    counts: RowCounts = ()
     body: Body = field(metadata=BODY)
 
 
@@ -95,12 +98,17 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """The sender's copies of the consumer have consumed everything up to `position`. Thesis: ack."""
+    """The sender's copies of the consumer have consumed everything up to `position`. Thesis: ack.
+
+    All but those that are in transfer or catch up have consumed everything up to `reached`, if that is more. It says
+    how fast rows are consumed, and releases none. Position 0 acknowledges nothing.
+    """
 
     sender: str
     view: int
     edge: int
     position: Position
+    reached: Position = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,16 +168,15 @@ class Merged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestState:
-    """Cut the state for standby `version`, at `position` or later. Thesis: cu-start.
+    """Cut the state for standby `version`, between two steps of the operator. Thesis: cu-start.
 
-    The sender acknowledges nothing beyond `position` until it has the state.
+    The sender acknowledges nothing until it has the state (rule 3).
     """
 
     sender: str
     view: int
     stage: int
     version: int
-    position: Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,11 +214,15 @@ PeerMessage: TypeAlias = Data | Ack | Attach | Stop | Stopped | Merge | Merged |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sourced:
-    """The source's next rows, numbered (after, upto] as the last `Pull` asked. Ingress only."""
+    """The source's next rows, numbered (after, upto] as the last `Pull` asked. Ingress only.
+
+    `counts` are the rows for each consumer partition; left out, the pool keeps all rows until all sites have them.
+    """
 
     after: Position
     upto: Position
     rows: int
+    counts: RowCounts = ()
     body: Body = field(metadata=BODY)
 
 
@@ -224,8 +235,10 @@ class EndOfSource:
 class Consumed:
     """The operator has consumed everything up to `upto`; `body` is what it emitted.
 
-    At the egress: the sink has made everything up to `upto` durable. What an unordered stage emitted may go
-    beyond `upto`, as far as `emitted_upto`.
+    At the egress: the sink has made everything up to `upto` durable. What an unordered stage emitted may go beyond
+    `upto`, as far as `emitted_upto`. `most` are the positions that the next steps may take, so that none is long on a
+    slow site (rule 36); 0 for as many as was set. `counts` are the rows for each consumer partition; left out, the
+    pool keeps all rows until all sites have them.
     """
 
     stage: int
@@ -233,6 +246,8 @@ class Consumed:
     upto: Position
     rows: int
     emitted_upto: Position = 0
+    most: Position = 0
+    counts: RowCounts = ()
     body: Body = field(metadata=BODY)
 
 
@@ -303,7 +318,30 @@ class Move:
     to: str
 
 
-ToController: TypeAlias = Hello | Closed | Suspected | LinkDown | CopyReady | CopyFailed | Move
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """These sites, and no others, are slow: no node waits for them (rule 35). To the controller only."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retire:
+    """Retire the copies of `node`, a slow site: no more rows can be kept for them (rule 42). To the controller only."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyCosts:
+    """What an average copy costs each site, in seconds per position (rule 38). To the controller only."""
+
+    costs: tuple[tuple[str, float], ...]
+
+
+ToController: TypeAlias = (
+    Hello | Closed | Suspected | LinkDown | CopyReady | CopyFailed | Move | Slow | Retire | CopyCosts
+)
 Message: TypeAlias = PeerMessage | View | Connected | Sourced | EndOfSource | Consumed | ToController
 
 # --- effects ------------------------------------------------------------------------------------
@@ -328,9 +366,10 @@ class Consume:
 
     They are of `partitions`, which are at the same position; punctuations among them are for these only.
 
-    If the stage is not `ordered`, every row of the frames counts, also those beyond `upto`, in whatever order. Only
-    punctuations wait: one counts when `upto` has passed it, because then no row before it can arrive any more. For an
-    egress, `ahead` is how far ahead of `upto` its sink will be then, for the process that replaces it.
+    If the stage is not `ordered`, every row of a frame in its own (after, upto] counts, also those beyond `upto`, in
+    whatever order. Only punctuations wait: one counts when `upto` has passed it, because then no row before it can
+    arrive any more. For an egress, `ahead` is how far ahead of `upto` its sink will be then, for the process that
+    replaces it.
     """
 
     stage: int
@@ -360,6 +399,18 @@ class Released:
     """Every live copy has consumed the ingress's rows up to `upto`: their source may forget them."""
 
     upto: Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trim:
+    """Cut the body of `run` of `stage` down to the consumer partitions in its counts.
+
+    No destination needs the other rows any more. `run` is as the buffer has it. Until the shell has put the shorter
+    body in its place, it has the old one, which does no harm. If the same run is named again, the last one counts.
+    """
+
+    stage: int
+    run: OutputRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,6 +484,7 @@ Effect: TypeAlias = (
     | Consume
     | Pull
     | Released
+    | Trim
     | Install
     | Drop
     | SendToController

@@ -15,6 +15,7 @@ Departure: nothing is paused (thesis 3.4.3.1), because attaches carry exact posi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from .fh_cons import FhCons
 from .fh_prod import FhProd
@@ -48,12 +49,18 @@ class Pooler(Machine):
     """Stage `stage` of the dataflow on site `name`."""
 
     def __init__(
-        self, name: str, stage: int, bound_rows: int, transfer_rows_max: int | None = None, step: Position | None = None
+        self,
+        name: str,
+        stage: int,
+        bound_rows: int,
+        transfer_rows_max: int | None = None,
+        step: Position | None = None,
+        divided: bool = False,
     ) -> None:
         self.name = name
         self.stage = stage
         self.cons = FhCons(name, stage, step)
-        self.prod = FhProd(name, stage, bound_rows, transfer_rows_max)
+        self.prod = FhProd(name, stage, bound_rows, transfer_rows_max, divided)
         self.mover = StateMover(name, stage)
 
     @property
@@ -79,6 +86,7 @@ class Pooler(Machine):
     def emit_and_acknowledge(self, message: Consumed) -> Iterator[Effect]:
         yield from self.prod.step(message)
         self.cons.finish(message.cohort)
+        self.cons.pace(message.most)
         self.prod.keep(self.cons.cohorts.keys())
         yield from self._acknowledge()
         yield from self._go_on()
@@ -101,7 +109,7 @@ class Pooler(Machine):
         if first and held:
             self.prod.add_cohort(0, held, 0)
             yield from self.cons.add_cohort(0, held, 0)
-        yield from self.mover.ask(self.cons.installed, self.cons.consumed)
+        yield from self.mover.ask(self.cons.installed)
         yield from self._acknowledge()
         yield from self._go_on()
 
@@ -137,14 +145,13 @@ class Pooler(Machine):
         yield SendToController(message=CopyReady(node=self.name, version=state.version))
 
     def _acknowledge(self) -> Iterator[Effect]:
-        """Acknowledge as much as the copies in transfer to this site allow."""
-        self.cons.limit = self.mover.limit()
-        yield from self.cons.acknowledge()
+        """Acknowledge what was consumed, but nothing while a copy in transfer to this site is not here (rule 3)."""
+        return self.cons.acknowledge(self.mover.is_receiving)
 
     def _cut(self, want: RequestState) -> Iterator[Effect]:
         partition = self.mover.standby[want.version].partition
         cohort = next(c for c in self.cons.cohorts.values() if partition in c.partitions)
-        if not cohort.idle or cohort.consumed < want.position:
+        if not cohort.idle:
             return
         del self.mover.wanted[want.version]
         state = State(
@@ -153,7 +160,7 @@ class Pooler(Machine):
             stage=self.stage,
             version=want.version,
             position=cohort.consumed,
-            runs=tuple(self.prod.buffer.runs),
+            runs=tuple([replace(run, counts=()) if run.counts else run for run in self.prod.buffer.runs]),
             ahead=self.cons.ahead(partition, cohort.consumed),
             body=None,
         )

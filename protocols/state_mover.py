@@ -1,9 +1,10 @@
 """State mover: how a new copy of a partition gets to a site (thesis 3.2.4, 3.4.3.1; rules 3, 10, 16, 17).
 
-The view names the copies in transfer, each with a site and a donor. The site asks the donor for the state, at
-the position it has consumed or later. Until the state has arrived it acknowledges nothing beyond that position,
-which is its `limit`. The donor answers when it has reached that position and its operator is between two
-steps, so that state, position and unacknowledged output are of one instant. No other node waits for it.
+The view names the copies in transfer, each with a site and a donor. The site asks the donor for the state, and
+acknowledges nothing until the state has arrived. The donor answers as soon as its operator is between two steps, so
+that state, position and unacknowledged output are of one instant. That position may be far before the one that the
+site itself has reached: a donor that lags need not work off its backlog first. From the view that names the copy on,
+all producers keep for the site what they keep for the donor (rule 3). No other node waits for it.
 
 If the donor dies first, the site reports it, and the controller retries from another copy, or gives up. No view
 cancels a copy before its site has reported or is dead, so a state that has arrived is always wanted. Reports are
@@ -22,7 +23,6 @@ from .messages import (
     CopyFailed,
     CopyReady,
     Effect,
-    Position,
     RequestState,
     Send,
     SendToController,
@@ -42,7 +42,7 @@ class StateMover(Machine):
         self.unordered = False
         self.standby: dict[int, Standby] = {}  # Copies of this stage in transfer, here or elsewhere.
         self.orphans: frozenset[int] = frozenset()  # Those of them whose donor is dead.
-        self.awaited: dict[int, Position] = {}  # Those whose state was requested, at or after a position.
+        self.awaited: frozenset[int] = frozenset()  # Those whose state was requested and has not arrived.
         self.arrived: dict[int, State] = {}  # Those whose state has arrived and cannot be installed yet.
         self.wanted: dict[int, RequestState] = {}  # Those whose state was requested here and not sent yet.
         self.given: frozenset[int] = frozenset()  # Those whose state was requested here.
@@ -53,18 +53,18 @@ class StateMover(Machine):
 
     # For the pooler.
 
-    def limit(self) -> Position | None:
-        """The position after which copies in transfer to this site need all rows; None without such copies."""
-        positions = [*self.awaited.values(), *(state.position for state in self.arrived.values())]
-        return min(positions, default=None)
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a copy in transfer to this site is not installed yet: what its rows are is not known."""
+        return bool(self.awaited or self.arrived)
 
-    def ask(self, installed: Container[int], consumed: Position) -> Iterator[Effect]:
+    def ask(self, installed: Container[int]) -> Iterator[Effect]:
         """Ask for the state of every copy that is new here; report those whose donor is dead."""
         for version in self._missing(installed):
             if version in self.orphans:
                 yield SendToController(message=CopyFailed(node=self.name, version=version))
             elif version not in self.awaited:
-                yield from self._want(version, consumed)
+                yield from self._want(version)
 
     def report(self, installed: Container[int]) -> Iterator[Effect]:
         """Repeat the reports that a controller that was started again may not know."""
@@ -81,13 +81,12 @@ class StateMover(Machine):
         standby = self.standby.get(message.version)
         if standby is None or (standby.donor, standby.node) != (self.name, message.sender):
             return False
-        return message.position >= 0 and message.version not in self.given
+        return message.version not in self.given
 
     def is_awaited(self, message: State) -> bool:
-        awaited = self.awaited.get(message.version)
-        if awaited is None or self.standby[message.version].donor != message.sender:
+        if message.version not in self.awaited or self.standby[message.version].donor != message.sender:
             return False
-        return message.position >= awaited and self.is_ahead_rightly(message)
+        return message.position >= 0 and self.is_ahead_rightly(message)
 
     def is_ahead_rightly(self, message: State) -> bool:
         return all(self.unordered and taken.position > message.position for taken in message.ahead)
@@ -100,7 +99,7 @@ class StateMover(Machine):
         return ()
 
     def note_state(self, message: State) -> Iterable[Effect]:
-        del self.awaited[message.version]
+        self.awaited -= {message.version}
         self.arrived[message.version] = message
         return ()
 
@@ -109,7 +108,7 @@ class StateMover(Machine):
         self.unordered = self.stage in view.unordered
         self.standby = {s.version: s for s in view.standby if s.stage == self.stage}
         self.orphans = frozenset(v for v, standby in self.standby.items() if not view.alive(standby.donor))
-        self.awaited = {version: position for version, position in self.awaited.items() if version in self.standby}
+        self.awaited = frozenset(version for version in self.awaited if version in self.standby)
         self.wanted = {version: want for version, want in self.wanted.items() if version in self.standby}
         self.given = frozenset(version for version in self.given if version in self.standby)
         return ()
@@ -123,9 +122,9 @@ class StateMover(Machine):
         """The copies that are to be here and whose state has not arrived."""
         return [version for version in self._mine() if version not in installed and version not in self.arrived]
 
-    def _want(self, version: int, consumed: Position) -> Iterator[Effect]:
-        self.awaited[version] = consumed
-        want = RequestState(sender=self.name, view=self.view, stage=self.stage, version=version, position=consumed)
+    def _want(self, version: int) -> Iterator[Effect]:
+        self.awaited |= {version}
+        want = RequestState(sender=self.name, view=self.view, stage=self.stage, version=version)
         yield Send(to=self.standby[version].donor, message=want)
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+RETIRED = "retired"  # Stands in the slot of a copy that was retired. No node has this name.
 _SITE = re.compile(r"site-([0-9]{1,15})")  # The wire does not carry numbers with more digits.
 
 
@@ -52,6 +53,8 @@ class View:
     It `follows` the view with that number; left out, the one before it. Only a restarted controller leaves numbers
     out (rule 40).
     The `unordered` stages consume what has arrived at once, and do not wait for the merge; the set never changes.
+    The `slow` sites do far less than the others, and no node waits for them (rule 35). In the slot of a copy that was
+    retired because of that is `RETIRED`, which is listed among the `dead` for as long (rule 42).
     """
 
     number: int
@@ -65,6 +68,7 @@ class View:
     unordered: frozenset[int] = frozenset()
     forgotten: int = 0
     follows: int | None = None
+    slow: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.edges:
@@ -106,6 +110,19 @@ class View:
         """The nodes of the partition's surviving copies, primary first."""
         return self._live[stage][partition]
 
+    def feeder(self, stage: int, partition: int, slot: int, now: str) -> str | None:
+        """The copy of a producer that feeds a consumer's copy in `slot`: `now` if it is live, else that in its slot.
+
+        A slow copy feeds no consumer that has another choice, also if it is the one in its slot (rule 35).
+
+        Departure: when the copy in the same slot is back, the consumer stays with the one that feeds it (rule 13
+        says that it may move), because a copy that was just built lags, and the consumer would wait for it.
+        """
+        copies = self.copies[stage][partition]
+        live = self.live_copies(stage, partition)
+        prompt = [node for node in live if node not in self.slow] or live
+        return next((node for node in (now, copies[slot % len(copies)], *prompt) if node in prompt), None)
+
     def holders(self, stage: int) -> tuple[str, ...]:
         """The live nodes with a copy of any partition of `stage`, each once, in a fixed order."""
         return self._holders[stage]
@@ -124,6 +141,14 @@ class View:
             return tuple(node for copies in self.copies[stage] for node in copies)
         return self.members(stage)
 
+    def takers(self, stage: int) -> tuple[tuple[str, ...], ...]:
+        """For each partition of `stage` the nodes that take its input: those with a copy, finished or in transfer."""
+        return self._takers[stage]
+
+    def divides(self, stage: int) -> bool:
+        """Whether not all nodes that consume what `stage` produces take the same partitions of it."""
+        return self._divides[stage]
+
     def needs(self, node: str) -> bool:
         """Whether `node` has the only copy of a partition, or the only one in transfer."""
         for stage, partitions in enumerate(self.copies):
@@ -133,6 +158,20 @@ class View:
                 if live == (node,) or (not live and partition in in_transfer):
                     return True
         return False
+
+    def can_retire(self, node: str) -> bool:
+        """Whether `node` is slow, and each of its copies has a live partner on a site that is not (rule 42).
+
+        A copy of a partition of which another one is in transfer stays until that is over.
+        """
+        if node not in self.slow:
+            return False
+        places = [(stage, partition) for stage in range(len(self.copies)) for partition in self.held(stage, node)]
+        in_transfer = {(standby.stage, standby.partition) for standby in self.standby}
+        return bool(places) and all(
+            place not in in_transfer and any(other not in self.slow for other in self.live_copies(*place))
+            for place in places
+        )
 
     def lost(self) -> tuple[tuple[int, int], ...]:
         """Every (stage, partition) of an operator without a surviving copy, finished or in transfer."""
@@ -171,11 +210,29 @@ class View:
         return [tuple(sorted(nodes - self.dead)) for nodes in held]
 
     @cached_property
+    def _takers(self) -> list[tuple[tuple[str, ...], ...]]:
+        takers = [self.copies[stage] if self.is_end(stage) else tuple(live) for stage, live in enumerate(self._live)]
+        for standby in self.standby:
+            if self.alive(standby.node):
+                nodes = list(takers[standby.stage])
+                nodes[standby.partition] = (*nodes[standby.partition], standby.node)
+                takers[standby.stage] = tuple(nodes)
+        return [tuple([tuple(sorted(nodes)) for nodes in partitions]) for partitions in takers]
+
+    @cached_property
+    def _divides(self) -> list[bool]:
+        consumers = [[to for producer, to in self.edges if producer == stage] for stage in range(len(self.copies))]
+        return [len({nodes for stage in stages for nodes in self._takers[stage]}) > 1 for stages in consumers]
+
+    @cached_property
     def _held(self) -> list[dict[str, frozenset[int]]]:
         held: list[dict[str, frozenset[int]]] = []
         for partitions in self.copies:
-            nodes = {node for copies in partitions for node in copies}
-            held.append({node: frozenset(p for p, c in enumerate(partitions) if node in c) for node in nodes})
+            found: dict[str, list[int]] = {}
+            for partition, copies in enumerate(partitions):
+                for node in copies:
+                    found.setdefault(node, []).append(partition)
+            held.append({node: frozenset(numbers) for node, numbers in found.items()})
         return held
 
     @cached_property

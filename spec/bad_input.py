@@ -38,6 +38,7 @@ from ..protocols.messages import (
     Move,
     ReportRefused,
     RequestState,
+    Retire,
     Sourced,
     Standby,
     State,
@@ -134,11 +135,11 @@ def _again(world: World, node: Node) -> Iterator[Any]:
         if not isinstance(pooler, Pooler) or node.view is None:
             continue
         for version, standby in pooler.mover.standby.items():
-            place: dict[str, Any] = {"view": node.number, "stage": pooler.stage, "version": version, "position": FAR}
+            place: dict[str, Any] = {"view": node.number, "stage": pooler.stage, "version": version}
             if standby.donor == node.name and node.view.alive(standby.node) and _has_asked(world, standby, node):
                 yield RequestState(sender=standby.node, **place)
             if version in (*pooler.mover.arrived, *pooler.cons.installed) and node.view.alive(standby.donor):
-                yield State(sender=standby.donor, **place, runs=(), body=None)
+                yield State(sender=standby.donor, **place, position=FAR, runs=(), body=None)
 
 
 def _has_asked(world: World, standby: Standby, donor: Node) -> bool:
@@ -156,8 +157,8 @@ def _is_out(machine: Machine, message: Any) -> bool:
     """Whether the sender of a message is dead, or was listed and is not any more."""
     view = machine.view if isinstance(machine, Node | Controller) else None
     sender = message.node if isinstance(message, Hello | CopyReady | CopyFailed) else getattr(message, "sender", None)
-    if view is None or sender is None or sender in view.nodes:
-        return view is not None and sender in view.dead
+    if view is None or sender is None or sender in (*view.nodes, *view.dead):
+        return view is not None and sender in view.dead  # No process is `RETIRED`, and none may pretend to be.
     if number_of(sender):
         return number_of(sender) <= view.forgotten
     return 0 < getattr(message, "view", 0) <= view.number  # A node without a number was an end.
@@ -207,6 +208,10 @@ def _requests(view: View) -> Iterator[Any]:
         yield LinkDown(a=node, b=node)
     for node in (STRANGER, *view.dead):
         yield Closed(node=node)
+        yield Retire(node=node)
+    for node in view.nodes:
+        if node not in view.slow:
+            yield Retire(node=node)
 
 
 def _for_the_controller(world: World, message: Any) -> Iterator[Any]:
@@ -336,10 +341,11 @@ def _to_a_consumer(cons: FhCons, message: Data | Stopped | Merged, view: View) -
 
 def _to_a_producer(prod: FhProd, message: Ack | Attach | Stop | Merge) -> Iterator[Any]:
     dest = (message.edge, message.sender)
-    if message.view < prod.since.get(dest, 0) or dest not in prod.buffer.floors:
+    counts_from = prod.acks_since if isinstance(message, Ack) else prod.since
+    if message.view < max(prod.since.get(dest, 0), counts_from.get(dest, 0)) or dest not in prod.buffer.floors:
         return
     if isinstance(message, Ack):
-        yield replace(message, position=prod.buffer.floors[dest] - 1)
+        yield replace(message, position=prod.buffer.floors[dest] - 1, reached=0)
     elif isinstance(message, Attach):
         yield replace(message, position=prod.buffer.dropped - 1)
         yield replace(message, lane_id=prod.last_lane_ids.get(dest, 0))
@@ -359,12 +365,10 @@ def _to_a_mover(pooler: Pooler, message: RequestState | State) -> Iterator[Any]:
         return
     if isinstance(message, RequestState):
         yield replace(message, sender=standby.donor)
-        yield replace(message, position=-1)
         return
     yield replace(message, sender=standby.node)
-    awaited = mover.awaited.get(message.version)
-    if awaited is not None:
-        yield replace(message, position=awaited - 1)
+    if message.version in mover.awaited:
+        yield replace(message, position=-1)
         back = Ahead(edge=0, producers=(0,), position=message.position)
         yield replace(message, ahead=(*message.ahead, back))
         if not mover.unordered:

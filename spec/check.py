@@ -82,6 +82,9 @@ DEEP: dict[str, Scenario] = {
         unordered=frozenset({2}),
     ),
     "one to two, take-over": Scenario(sites=2, copies=ONE_TO_TWO, batches=TWO, bound_rows=ROOMY),
+    "two pairs on three sites, pools by destination": Scenario(
+        sites=3, copies=declustered(3, [2]), batches=ONE, bound_rows=TIGHT, counted=True
+    ),
     "a pair, a move by a third copy": Scenario(
         sites=3,
         copies=PAIR,

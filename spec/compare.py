@@ -30,7 +30,7 @@ from .dataflow import EGRESS, END, Row, Scenario, route
 from .invariants import Violated as MachineViolated
 from .thesis import Copy, Fault, sequences
 from .thesis import Violated as ModelViolated
-from .thesis.scenario import Tuple, default_fan
+from .thesis.scenario import DATAFLOW_PAIRS, PARTITION_PAIRS, Tuple, default_fan
 from .world import NO_DETAIL, Choice, World
 
 ComparedRow = tuple[int, int, int]  # Sequence number, sub-number, value.
@@ -115,12 +115,12 @@ def compare(seed: int) -> Compared:
     return Compared(case, model, machines, first_difference(case, model, machines), fired)
 
 
-def compare_many(seeds: Iterable[int]) -> tuple[list[Compared], dict[bool, Counter[tuple[str, str]]]]:
-    """Compare the cases of all seeds; also return the rows that fired in dataflow (False), partition pairs (True)."""
+def compare_many(seeds: Iterable[int]) -> tuple[list[Compared], dict[str, Counter[tuple[str, str]]]]:
+    """Compare the cases of all seeds; also return the rows that fired, by kind of world."""
     found = [compare(seed) for seed in seeds]
-    fired: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
+    fired: dict[str, Counter[tuple[str, str]]] = {DATAFLOW_PAIRS: Counter(), PARTITION_PAIRS: Counter()}
     for compared in found:
-        fired[len(compared.case.partitions) > 1] += compared.fired
+        fired[PARTITION_PAIRS if len(compared.case.partitions) > 1 else DATAFLOW_PAIRS] += compared.fired
     return found, fired
 
 

@@ -19,13 +19,14 @@ machines, copies or frames. All invariants compare with it.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
-from ..protocols.messages import Move, View
+from ..protocols.messages import Move, RowCounts, View
 
 INGRESS, EGRESS = "ingress", "egress"
 END = -1  # The value of a row that stands for the end of the stream.
@@ -60,18 +61,23 @@ class Scenario:
 
     `copies[s - 1][p]` are the sites of partition p of stage s, primary first. `batches` are the values
     the source gives at each pull; the last one includes the end of the stream. A site without copies is
-    a standby. `at_once` copies of a stage are rebuilt at the same time; `moves` may be asked for at any time.
+    a standby. `at_once` copies of a stage are rebuilt at the same time; `moves` may be asked for at any time, and at
+    any time each of the sets `slow` may be the sites that are slow. After one of the sites in `retires` was in such a
+    set, it may be requested to retire its copies. If it `freezes`, slow sites do nothing until nothing else is left to
+    happen. `copy_costs` are those of a copy on some sites.
     `edges` are the producing and consuming stage of each exchange; left out, the stages are a chain. The stages in
     `unordered`, the egress may be one, do not wait for the merge.
 
-    Faults: `crashes` of sites; `restarts` of the ingress, the egress and the controller; `suspicions`: a
-    live site is declared dead; `cuts` of the link between two nodes. `arrivals` are sites that appear later. With a
-    `slow_start` events may also happen before the first view. With `chunks`, state is sent in pieces between other
-    messages, which may overtake it. `transfer_rows_max` bounds what is kept for a site with a state transfer in
-    flight, if that is not `bound_rows`; `step` bounds how far one step takes an operator. Each of the `sinks` is a
-    stage of its own after all others, and the egress serves them all. With `lost_tails`, an ingress that is started
-    again finds nothing in its journal that was not released, and a controller not the last view. With `lost_sinks`,
-    the journal of a sink has lost the last position that it had acknowledged, and the sink still has its row.
+    Faults: `crashes` of sites; `restarts` of the ingress, the egress and the controller; `suspicions`: a live site is
+    declared dead; `cuts` of the link between two nodes. `arrivals` are sites that appear later. With a `slow_start`
+    events may also happen before the first view. With `chunks`, state is sent in pieces between other messages, which
+    may overtake it. `transfer_rows_max` bounds what is kept for a site with a state transfer in flight, if that is not
+    `bound_rows`; `step` bounds how far one step takes an operator, and after each one of the `paces` is asked for. If
+    rows are `counted`, pools are charged by destination; with `some_uncounted`, runs that end at odd positions are not,
+    as they are not while all consumers take the same partitions. Each of the `sinks` is a stage of its own after all
+    others, and the egress serves all. With `lost_tails`, an ingress that is started again finds nothing in its journal
+    that was not released, and a controller not the last view. With `lost_sinks`, the journal of a sink has lost the
+    last position that it had acknowledged, and the sink still has its row.
     """
 
     sites: int
@@ -81,6 +87,10 @@ class Scenario:
     crashes: int = 1
     at_once: int = 1
     moves: tuple[Move, ...] = ()
+    slow: tuple[tuple[str, ...], ...] = ()
+    retires: tuple[str, ...] = ()
+    freezes: bool = False
+    copy_costs: tuple[tuple[str, float], ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
     restarts: int = 0
     suspicions: int = 0
@@ -91,6 +101,9 @@ class Scenario:
     unordered: frozenset[int] = frozenset()
     transfer_rows_max: int | None = None
     step: int | None = None
+    paces: tuple[int, ...] = ()
+    counted: bool = False
+    some_uncounted: bool = False
     sinks: int = 1
     lost_tails: bool = False
     lost_sinks: bool = False
@@ -114,6 +127,16 @@ class Scenario:
     ) -> tuple[OperatorState, list[Row]]:
         """Run a partition over its rows: `operate` below, unless a dataflow has operators of its own."""
         return operate(self, stage, partition, state, rows, after, upto, trail)
+
+    def pace(self, upto: int) -> int:
+        """The positions that steps may take from now on, as a process asks for them after a step; 0: as was set."""
+        return self.paces[upto % len(self.paces)] if self.paces else 0
+
+    def counts(self, rows: Iterable[Row], upto: int) -> RowCounts:
+        """How many rows of a run that ends at `upto` each consumer partition gets, if they are counted."""
+        is_counted = self.counted and not (self.some_uncounted and upto % 2)
+        counts = Counter((row.edge, row.consumer) for row in rows if is_counted)
+        return tuple((edge, consumer, count) for (edge, consumer), count in sorted(counts.items()))
 
     @property
     def stages(self) -> int:

@@ -5,7 +5,8 @@ to it, the rows its operator is given. When nothing is left to happen it sees al
 Checkers keep no state: what they need of the past is in the process. They compare with the plain run of
 the scenario, and raise `Violated` with the claim and the place.
 
-Checkers of recovery, which copies are rebuilt where and what numbers mean after a restart, are in `recovery`.
+Checkers of recovery, which copies are rebuilt where and what numbers mean after a restart, are in `recovery`; those of
+slow sites in `slow_sites`, and those of space in `bounds`.
 
 Not here: that a message is never refused and that no assertion fails. The machines raise these errors themselves,
 and a world treats both like a violated invariant.
@@ -17,18 +18,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from ..protocols.buffer import Buffer
 from ..protocols.egress import Egress
 from ..protocols.fh_cons import FhCons
 from ..protocols.fh_prod import FhProd
 from ..protocols.ingress import Ingress
-from ..protocols.messages import Ack, Attach, Block, Consume, Data, PeerMessage, Pull, Stop, View
+from ..protocols.messages import Attach, Block, Consume, Data, PeerMessage, Pull, Stop, View
 from ..protocols.pooler import Pooler
+from .bounds import ChargedByNeed, ShortSteps, WithinBounds, rows_for_all
 from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
 from .process import Checker as Checker
 from .process import SimulatedProcess, channels_of, is_among
 from .process import Violated as Violated
 from .recovery import (
+    CutAtOnce,
     LastCopyStays,
     LeastFirst,
     MovesBegin,
@@ -39,6 +41,7 @@ from .recovery import (
     SourceFirst,
     ViewsStaySmall,
 )
+from .slow_sites import AnotherDonates, NoneWaits, PromptCopyStays, SlowFeedNone
 
 
 class LossFree(Checker):
@@ -261,11 +264,16 @@ class NoPause(Checker):
             return
         if not ingress.knows_positions and ingress.prod.produced[0] >= process.numbered:
             return  # It waits for the positions of others (rule 39); that this ends, the end of the stream shows.
+        if scenario.counted:
+            return  # Rule 37 says when a pool is full.
         in_transfer = {(standby.stage, standby.node) for standby in view.standby}
         more = scenario.bound_rows if scenario.transfer_rows_max is None else scenario.transfer_rows_max
         for (edge, node), floor in ingress.prod.buffer.floors.items():
             kept = sum(len(run.body) for run in ingress.prod.buffer.runs if run.upto > floor)
-            if kept >= (more if (view.edges[edge][1], node) in in_transfer else scenario.bound_rows):
+            has_more = node in view.slow or (view.edges[edge][1], node) in in_transfer
+            if kept >= (more if has_more else scenario.bound_rows):
+                return
+            if rows_for_all(ingress.prod.buffer, edge) >= scenario.bound_rows:
                 return
         raise self.violated(f"{process.name} does not pull from its source, and no consumer is at its bound")
 
@@ -332,7 +340,7 @@ class OneSender(Checker):
                 raise self.violated(f"{process.name} asks {sender}, which has no live copy, for {channel}")
             copies = view.copies[producers][channel[1]]
             own = copies[_slot(view, view.edges[attach.edge][1], channel[2], process.name) % len(copies)]
-            if own in live and sender != own:
+            if own in live and sender != own and own not in view.slow:
                 raise self.violated(f"{process.name} asks {sender} for {channel}, and {own} has its slot")
 
     def stopped(self, process: SimulatedProcess, sender: str, stop: Stop) -> None:
@@ -398,71 +406,6 @@ class FencedIsMute(Checker):
             raise self.violated(f"{process.name} is in view {view.number} and takes {message} of the dead")
 
 
-class WithinBounds(Checker):
-    """Fig. 3.4, rule 8: no work begins when the pool is full, except by a cohort that lags what the pool holds.
-
-    Such a cohort takes no frame that begins beyond its work. The pool is full when it keeps the bound
-    for any consumer. For one with a state transfer in flight, and until it has caught up, more may be kept. With each
-    ack this quota shrinks by at least half of what was acknowledged (rule 31).
-    """
-
-    claim = "buffers within their bound"
-
-    def __init__(self) -> None:
-        self._quota_rows: int | None = None  # What may be kept for the sender of an ack, before the ack is taken,
-        self._kept = 0  # and what is kept.
-
-    def acknowledging(self, process: SimulatedProcess, ack: Ack) -> None:
-        buffer, dest = _buffer_for(process, ack), (ack.edge, ack.sender)
-        self._quota_rows = None
-        if buffer is not None and dest in buffer.quota_rows and dest not in buffer.in_transfer:
-            self._quota_rows, self._kept = buffer.quota_rows[dest], buffer.kept_for(dest)
-
-    def accepted(self, process: SimulatedProcess, message: PeerMessage) -> None:
-        if self._quota_rows is None or type(message) is not Ack:
-            return
-        buffer, dest = _buffer_for(process, message), (message.edge, message.sender)
-        assert buffer is not None
-        quota_rows = buffer.quota_rows.get(dest)  # None: it has caught up.
-        if quota_rows is not None and 2 * (self._quota_rows - quota_rows) < self._kept - buffer.kept_for(dest):
-            raise self.violated(f"{process.name} may keep {quota_rows} rows for {dest[1]}, which catches up")
-
-    def given(self, process: SimulatedProcess, work: Consume | Pull) -> None:
-        machine = process.node.machines[work.stage if isinstance(work, Consume) else 0]
-        if isinstance(machine, Egress):
-            return
-        view = process.node.view
-        assert view is not None
-        building = {(standby.stage, standby.node) for standby in view.standby}
-        others = [dest for dest in machine.prod.buffer.in_transfer if (view.edges[dest[0]][1], dest[1]) not in building]
-        if others:
-            raise self.violated(f"{process.name} keeps more for {others}, which have no state transfer in flight")
-        crowded = self._crowded(process, machine.prod)
-        if crowded and all(run.upto <= work.after for run in machine.prod.buffer.runs):
-            raise self.violated(f"{process.name} begins {work} and keeps {crowded}")
-        early = [f for f in work.frames if f.after >= work.upto] if isinstance(work, Consume) else []
-        if crowded and early:
-            raise self.violated(f"{process.name} takes early rows in {work} and keeps {crowded}")
-
-    def _crowded(self, process: SimulatedProcess, prod: FhProd) -> str:
-        """Name the first consumer for which too much is kept; empty if there is none."""
-        bound, more = process.scenario.bound_rows, process.scenario.transfer_rows_max
-        for dest, floor in prod.buffer.floors.items() or [((0, "no consumer"), 0)]:
-            kept = sum(len(run.body) for run in prod.buffer.runs if run.upto > floor)
-            if kept >= (bound if more is None or dest not in prod.buffer.quota_rows else more):
-                return f"{kept} rows for {dest[1]}"
-        return ""
-
-
-def _buffer_for(process: SimulatedProcess, ack: Ack) -> Buffer | None:
-    """The buffer that an ack is for."""
-    view = process.node.view
-    if view is None or not 0 <= ack.edge < len(view.edges):
-        return None
-    machine = process.node.machines.get(view.edges[ack.edge][0])
-    return None if machine is None or isinstance(machine, Egress) else machine.prod.buffer
-
-
 CHECKERS: tuple[type[Checker], ...] = (
     LossFree,
     DupFree,
@@ -475,16 +418,22 @@ CHECKERS: tuple[type[Checker], ...] = (
     CohortsMeet,
     OneSender,
     OneCopyPerSite,
-    OneMeaning,
     RecoveryEnds,
     SourceFirst,
     LeastFirst,
     MovesBegin,
+    CutAtOnce,
     NothingGivenUp,
     LastCopyStays,
+    AnotherDonates,
+    ShortSteps,
+    SlowFeedNone,
+    PromptCopyStays,
+    NoneWaits,
     FencedIsMute,
     ViewsStaySmall,
     WithinBounds,
+    ChargedByNeed,
 )
 
 

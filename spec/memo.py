@@ -17,11 +17,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..protocols import messages
-from ..protocols.controller import Controller
 from ..protocols.machine import Fenced, Refused
-from ..protocols.messages import Closed, Connected, Lost, Move, Publish, View
+from ..protocols.messages import Closed, Connected, Lost, Move, Publish, Retire, Slow, View
 from .dataflow import Scenario
-from .process import CONTROLLER, Checker, Outgoing, PendingWork, SimulatedProcess, Violated, Watch
+from .process import CONTROLLER, Checker, Outgoing, PendingWork, SimulatedProcess, Violated, Watch, begin_controller
 from .world import CHUNKS, Choice
 
 MemoState = tuple[int, ...]  # A cell for each node, then that of the controller.
@@ -29,7 +28,9 @@ Posts = tuple[tuple[int, int], ...]  # The receiver, and the number of the batch
 Links = tuple[tuple[int, ...], ...]  # By sender: the numbers of the messages in flight.
 
 DEAD = 0  # The cell of a node that has crashed.
-MOVE = -1  # The stage of a piece of work that is a move.
+# The stages of pieces of work that are a move, say which sites are slow, or retire the copies of one.
+MOVE, SLOW, RETIRE = -1, -2, -3
+_REQUESTS = {MOVE: "move", SLOW: "slow", RETIRE: "retire"}
 
 T = TypeVar("T")
 
@@ -77,16 +78,19 @@ class Action(NamedTuple):
 
 
 class Keeper:
-    """The controller as a process: moves that have not been requested yet are its work."""
+    """The controller as a process: requests that have not been made yet are its work."""
 
     name = CONTROLLER
 
     def __init__(self, scenario: Scenario, watch: Watch) -> None:
         self.scenario = scenario
-        self.controller = Controller(scenario.plan, scenario.at_once)
+        self.controller = begin_controller(scenario, scenario.plan)
         self.watch = watch
         self.lost: tuple[tuple[int, int], ...] = ()
-        self.work: dict[PendingWork, Move] = {(MOVE, index): move for index, move in enumerate(scenario.moves)}
+        self.work: dict[PendingWork, Move | Slow | Retire] = {
+            (MOVE, index): move for index, move in enumerate(scenario.moves)
+        }
+        self.work |= {(SLOW, index): Slow(nodes=nodes) for index, nodes in enumerate(scenario.slow)}
 
     @property
     def view(self) -> View:
@@ -110,7 +114,11 @@ class Keeper:
         return out
 
     def answer(self, which: PendingWork) -> Outgoing:
-        return self.deliver(self.work.pop(which))
+        message = self.work.pop(which)
+        for index, node in enumerate(self.scenario.retires):
+            if isinstance(message, Slow) and node in message.nodes:
+                self.work[RETIRE, index] = Retire(node=node)
+        return self.deliver(message)
 
     def clone(self) -> Keeper:
         twin = object.__new__(Keeper)
@@ -201,7 +209,8 @@ class Compact:
         if event >= 0:
             return ("deliver", self.names[self.mail.values[event].sender], self.names[node])
         work = self._work.values[~event]
-        return ("move", CONTROLLER, work[1]) if work[0] == MOVE else ("answer", self.names[node], work)
+        request = _REQUESTS.get(work[0])
+        return ("answer", self.names[node], work) if request is None else (request, CONTROLLER, work[1])
 
     def _number(self, process: SimulatedProcess | Keeper) -> int:
         number = self.processes.of((process.name, process.key()), process)

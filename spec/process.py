@@ -21,9 +21,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from ..protocols.controller import Controller
 from ..protocols.egress import Egress
 from ..protocols.ingress import Ingress
-from ..protocols.inspection import buffers
+from ..protocols.inspection import buffers, trim
 from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import (
     Ack,
@@ -33,6 +34,7 @@ from ..protocols.messages import (
     Connected,
     Consume,
     Consumed,
+    CopyCosts,
     CopyFailed,
     CopyReady,
     Data,
@@ -45,11 +47,13 @@ from ..protocols.messages import (
     Pull,
     Released,
     ReportRefused,
+    RowCounts,
     Send,
     SendToController,
     Sourced,
     State,
     Stop,
+    Trim,
     View,
 )
 from ..protocols.node import Node
@@ -123,6 +127,9 @@ class Checker:
     def alone(self, scenario: Scenario, live: Sequence[SimulatedProcess]) -> None:
         """Nothing is left to happen but the start of a controller, and no node waits for one."""
 
+    def standing(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
+        """Slow sites stand still since they were marked, and nothing else is left to happen."""
+
     def at_rest(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
         """Nothing is left to happen, and no partition was lost; `view` is the last one."""
 
@@ -148,6 +155,7 @@ class Watch:
         ]
         self.doubted, self.asked, self.alone = methods("doubted"), methods("asked"), methods("alone")
         self.published, self.lost, self.at_rest = methods("published"), methods("lost"), methods("at_rest")
+        self.standing = methods("standing")
 
 
 class SimulatedProcess:
@@ -183,6 +191,7 @@ class SimulatedProcess:
         self.ended = False
         self._installs = False
         self.feeds: dict[Channel, str] = {}  # The node that was last asked to feed each channel.
+        self.paced: dict[int, int] = {}  # By stage: the most positions that a step may take, as it was asked for.
 
     @property
     def role(self) -> str:
@@ -218,12 +227,18 @@ class SimulatedProcess:
             out = self._source(work)
         else:
             rows = self._operate(work)
+            most = self.scenario.pace(work.upto)
+            self.paced.pop(stage, None)
+            if most:
+                self.paced[stage] = most
             consumed = Consumed(
                 stage=stage,
                 cohort=cohort,
                 upto=work.upto,
                 rows=len(rows),
                 emitted_upto=rows[-1].sn if rows else 0,
+                most=most,
+                counts=self.scenario.counts(rows, work.upto),
                 body=tuple(rows),
             )
             self.ahead.pop(stage, None)
@@ -250,6 +265,7 @@ class SimulatedProcess:
         twin.history = dict(self.history)
         twin.ahead = dict(self.ahead)
         twin.feeds = dict(self.feeds)
+        twin.paced = dict(self.paced)
         return twin
 
     def key(self) -> tuple[Any, ...]:
@@ -265,6 +281,7 @@ class SimulatedProcess:
             tuple(sorted((place, self.beyond(place)) for place in self.history if place[0] in self.scenario.unordered)),
             tuple(sorted(self.ahead.items())),
             tuple(sorted(self.feeds.items())),
+            tuple(sorted(self.paced.items())),
         )
 
     def beyond(self, place: CopyPlace) -> tuple[Row, ...]:
@@ -302,7 +319,8 @@ class SimulatedProcess:
             return self._carry_out(self.node.step(EndOfSource()))
         body = tuple(row for row in source[place] if row.sn > pull.after)
         self.numbered = max(self.numbered, body[-1].sn)
-        sourced = Sourced(after=pull.after, upto=body[-1].sn, rows=len(body), body=body)
+        counts = self.scenario.counts(body, body[-1].sn)
+        sourced = Sourced(after=pull.after, upto=body[-1].sn, rows=len(body), counts=counts, body=body)
         return self._carry_out(self.node.step(sourced))
 
     def _operate(self, work: Consume) -> list[Row]:
@@ -310,9 +328,9 @@ class SimulatedProcess:
         stage, after, upto = work.stage, work.after, work.upto
         given: dict[int, list[Row]] = {}
         for frame in work.frames:
-            rows = _between(frame.body, after, upto) if work.ordered else frame.body
+            first, last = (after, upto) if work.ordered else (frame.after, frame.upto)
             pairs = _pairs(frame.channels)
-            for row in rows:
+            for row in _between(frame.body, first, last):
                 if not pairs or (row.producer, row.consumer) in pairs:
                     given.setdefault(row.consumer, []).append(row)
         out: list[Row] = []
@@ -357,6 +375,8 @@ class SimulatedProcess:
             elif kind is Drop:
                 place = (effect.stage, effect.partition)
                 del self.states[place], self.through[place], self.history[place]
+            elif kind is Trim:
+                trim(self.node, effect, _cut_body)
             elif kind is ReportRefused:
                 raise Refused(effect.text)
             elif kind is SendToController:
@@ -431,10 +451,15 @@ class SimulatedProcess:
             for run in message.runs
         ]
         runs = tuple(
-            replace(run, rows=len(body), without=frozenset(), body=body)
+            replace(run, rows=len(body), without=frozenset(), counts=self.scenario.counts(body, run.upto), body=body)
             for run, body in zip(message.runs, bodies, strict=True)
         )
         return replace(message, runs=runs, body=(self.states[place], self.through[place], self.history[place]))
+
+
+def _cut_body(body: tuple[Row, ...], counts: RowCounts) -> tuple[Row, ...]:
+    needed = {count[:2] for count in counts}
+    return tuple([row for row in body if (row.edge, row.consumer) in needed])
 
 
 def channels_of(message: Attach | Stop) -> list[Channel]:
@@ -456,6 +481,13 @@ def is_among(row: Row, channels: tuple[Block, ...]) -> bool:
 def _pairs(channels: tuple[Block, ...]) -> frozenset[tuple[int, int]]:
     """Producer and consumer of every single channel."""
     return frozenset((p, c) for block in channels for p in block.producers for c in block.consumers)
+
+
+def begin_controller(scenario: Scenario, last: View, number_from: int = 1) -> Controller:
+    """A controller that goes on from view `last`, and knows what copies cost."""
+    controller = Controller(last, scenario.at_once, number_from)
+    controller.step(CopyCosts(costs=scenario.copy_costs))
+    return controller
 
 
 def role_of(name: str) -> str:

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ..protocols.messages import Move, Pull, Standby, View
-from ..protocols.view import number_of
+from ..protocols.pooler import Pooler
+from ..protocols.view import RETIRED, number_of
 from .dataflow import EGRESS, INGRESS, Scenario
 from .process import Checker, CopyPlace, SimulatedProcess
 
@@ -38,8 +39,9 @@ class RecoveryEnds(Checker):
     claim = "recovery ends"
 
     def published(self, scenario: Scenario, before: View, view: View) -> None:
-        # A fault costs each copy at most its place and one transfer. More than that is a cycle.
+        # A fault costs each copy at most its place and one transfer, and so does `Retire`. More than that is a cycle.
         faults = scenario.crashes + scenario.restarts + scenario.suspicions + scenario.cuts
+        faults += len(scenario.retires) * len(scenario.slow)
         copies = sum(len(copies) for partitions in view.copies for copies in partitions)
         if view.versions > 2 * faults * copies + (faults + 1) * len(scenario.moves):
             raise self.violated(f"{faults} faults, {copies} copies, and {view.versions} were begun: it does not end")
@@ -53,7 +55,8 @@ class RecoveryEnds(Checker):
         sites = {process.name for process in live if process.role not in (INGRESS, EGRESS)}
         for stage, partitions in enumerate(view.copies[1:-1], start=1):
             for partition, copies in enumerate(partitions):
-                if set(copies) & view.dead and sites - set(copies):
+                places = sites - set(copies) - (view.slow if _is_only_retired(view, copies) else set())
+                if set(copies) & view.dead and places:
                     raise self.violated(f"stage {stage}, partition {partition} is left with {copies}")
                 for node in set(copies) - view.dead:
                     if not any(p.name == node and (stage, partition) in p.states for p in live):
@@ -77,20 +80,35 @@ class SourceFirst(Checker):
 
 
 class LeastFirst(Checker):
-    """Section 3.4.3.3: a lost copy is rebuilt where the fewest copies are, of the sites that may have it."""
+    """Section 3.4.3.3, rule 38: a lost copy is rebuilt where copies cost least, of the sites that may have it."""
 
     claim = "rebuilt where least is"
 
     def published(self, scenario: Scenario, before: View, view: View) -> None:
         for new in _begun(before, view):
             free = _free(view, view.copies[new.stage][new.partition])
-            load = {node: self._load(view, node, new.version) for node in free}
+            load = {node: self._load(scenario, view, node, new.version) for node in free}
             if load[new.node] > min(load.values()):
-                raise self.violated(f"version {new.version} is built on {new.node}, where {load} copies are")
+                raise self.violated(f"version {new.version} is built on {new.node}, where the load is {load}")
 
-    def _load(self, view: View, node: str, version: int) -> int:
+    def _load(self, scenario: Scenario, view: View, node: str, version: int) -> tuple[bool, float]:
         held = sum(copies.count(node) for partitions in view.copies for copies in partitions)
-        return held + sum(standby.node == node for standby in view.standby if standby.version < version)
+        building = sum(standby.node == node for standby in view.standby if standby.version < version)
+        costs = dict(scenario.copy_costs)
+        usual = sum(costs.values()) / len(costs) if costs else 1.0
+        return node in view.slow, (held + building + 1) * costs.get(node, usual)
+
+
+class CutAtOnce(Checker):
+    """Rules 3, 16: a donor cuts a state that was requested when its operator has finished the step it is in."""
+
+    claim = "a state is cut at once"
+
+    def answered(self, process: SimulatedProcess, stage: int) -> None:
+        machine = process.node.machines[stage]
+        if isinstance(machine, Pooler) and len(machine.cons.cohorts) == 1 and machine.mover.wanted:
+            versions, reached = sorted(machine.mover.wanted), machine.cons.consumed
+            raise self.violated(f"{process.name} has finished a step at {reached}, and has not cut {versions}")
 
 
 class MovesBegin(Checker):
@@ -158,8 +176,8 @@ class ViewsStaySmall(Checker):
     claim = "views stay small"
 
     def published(self, scenario: Scenario, before: View, view: View) -> None:
-        placed = {node for partitions in view.copies for copies in partitions for node in copies}
-        listed = before.dead if before.number else frozenset()
+        placed = {node for partitions in view.copies for copies in partitions for node in copies} - {RETIRED}
+        listed = before.dead - {RETIRED} if before.number else frozenset()
         if too_many := (view.dead & listed) - placed:
             raise self.violated(f"view {view.number} lists {sorted(too_many)}, whose death was listed before")
         left_out = set(before.nodes) - set(view.nodes)
@@ -167,7 +185,7 @@ class ViewsStaySmall(Checker):
             raise self.violated(f"view {view.number} leaves out {sorted(unlisted)}, which are still needed")
         back = [node for node in set(view.nodes) - set(before.nodes) if 0 < number_of(node) <= before.forgotten]
         unknown = [node for node in left_out if number_of(node) > view.forgotten]
-        if back or unknown or not set(view.dead) <= set(view.nodes):
+        if back or unknown or not view.dead - {RETIRED} <= set(view.nodes):
             raise self.violated(f"{back} may be back in view {view.number}, or {unknown} may return")
 
 
@@ -196,9 +214,15 @@ def _begun(before: View, view: View) -> list[Standby]:
 
 
 def _free(view: View, copies: Sequence[str]) -> list[str]:
-    """The sites that may have one more copy of a partition."""
+    """The sites that may have one more copy of a partition; slow ones not if that replaces a copy that was retired."""
     ends = {node for partitions in (view.copies[0], view.copies[-1]) for node in partitions[0]}
-    return [node for node in view.nodes if view.alive(node) and node not in (*ends, *copies)]
+    others = {*ends, *copies, *(view.slow if _is_only_retired(view, copies) else ())}
+    return [node for node in view.nodes if view.alive(node) and node not in others]
+
+
+def _is_only_retired(view: View, copies: Sequence[str]) -> bool:
+    """Whether copies were retired and none has died."""
+    return RETIRED in copies and view.dead.isdisjoint(set(copies) - {RETIRED})
 
 
 def _to_be_rebuilt(view: View, stage: int) -> list[int]:

@@ -19,6 +19,8 @@ from ..protocols.messages import (
     Move,
     Pull,
     RequestState,
+    Retire,
+    Slow,
     State,
     Stop,
     Stopped,
@@ -39,6 +41,8 @@ LINES = {
     "report": "controller takes the report that {name} and {detail} cannot reach each other",
     "heal": "{name} and {detail} reach each other again",
     "move": "a move is requested: {what}",
+    "slow": "the controller is asked to mark sites as {what}",
+    "retire": "the controller is asked to retire the copies of {what}",
     "arrive": "{name} appears",
     "ends": "the run ends with an error: {detail}",
     "lost": "controller: no copy is left of {what}",
@@ -59,12 +63,14 @@ def show(what: Any) -> str:
         return " ".join(f"s{stage}p{partition}" for stage, partition in what)
     if isinstance(what, View):
         building = "".join(f", v{s.version} s{s.stage}p{s.partition} {s.donor}=>{s.node}" for s in what.standby)
-        return f"view {what.number}, dead: {', '.join(sorted(what.dead)) or 'none'}{building}"
+        slow = f", slow: {', '.join(sorted(what.slow))}" if what.slow else ""
+        return f"view {what.number}, dead: {', '.join(sorted(what.dead)) or 'none'}{slow}{building}"
     if isinstance(what, Data):
         rows = " ".join(_row(row) for body in what.bodies for row in body)
         return f"data e{what.edge}#{what.lane_id} ({what.after}..{what.upto}] {rows}".rstrip()
     if isinstance(what, Ack):
-        return f"ack e{what.edge} {what.position}"
+        reached = f", reached {what.reached}" if what.reached else ""
+        return f"ack e{what.edge} {what.position}{reached}"
     if isinstance(what, HighestPosition):
         return f"highest position {what.position}"
     if isinstance(what, Attach):
@@ -82,7 +88,7 @@ def show(what: Any) -> str:
     if isinstance(what, Merge | Merged):
         return f"{type(what).__name__.lower()} e{what.edge}#{what.lane_id} into #{what.into}"
     if isinstance(what, RequestState):
-        return f"request v{what.version} at {what.position} or later"
+        return f"request v{what.version}"
     if isinstance(what, State):
         ahead = "".join(f", e{a.edge} {_set(a.producers)} at {a.position}" for a in what.ahead)
         return f"state v{what.version} at {what.position}{ahead}"
@@ -93,6 +99,10 @@ def show(what: Any) -> str:
         return f"hello, seen view {what.view}{ends}"
     if isinstance(what, Move):
         return f"s{what.stage}p{what.partition} slot {what.slot} to {what.to}"
+    if isinstance(what, Slow):
+        return f"slow: {', '.join(what.nodes) or 'none'}"
+    if isinstance(what, Retire):
+        return what.node
     assert isinstance(what, Pull), f"no words for {what}"
     return f"pull after {what.after}"
 

@@ -64,6 +64,9 @@ def scenario_of(rng: random.Random, scale: int = 1) -> Scenario:
         bound_rows=bound_rows,
         transfer_rows_max=bound_rows * more.choice((1, 2, 16)),
         step=more.choice((None, 1, 2, 5)),
+        paces=random.Random(f"paces {values}").choice(((), (), (1,), (1, 4), (2, 3))),
+        counted=random.Random(f"counted {values}").random() < 0.5,
+        some_uncounted=random.Random(f"uncounted {values}").random() < 0.3,
         crashes=min(sites + spare, rng.choice((0, 1, 1, 1, 2, 2, 3, 4))),
         at_once=rng.choice((1, 1, 2, 4)),
         moves=tuple(_move(rng, sites + spare, partitions, degree) for _ in range(rng.choice((0, 0, 1, 3)))),
@@ -75,9 +78,17 @@ def scenario_of(rng: random.Random, scale: int = 1) -> Scenario:
         slow_start=rng.random() < 0.3,
         unordered=_unordered(random.Random(str(values)), len(partitions)),
         chunks=random.Random(f"chunks {values}").random() < 0.5,
+        slow=_slow(random.Random(f"slow {values}"), sites + spare),
+        retires=random.Random(f"retires {values}").choice(((), tuple(site(n) for n in range(sites + spare)))),
         lost_tails=random.Random(f"tails {values}").random() < 0.2,
         lost_sinks=random.Random(f"sinks {values}").random() < 0.2,
     )
+
+
+def _slow(rng: random.Random, sites: int) -> tuple[tuple[str, ...], ...]:
+    """In one world of three, sites that are slow for a while. Drawn separately: seeds keep their worlds."""
+    sets = rng.choice((0, 0, rng.randint(1, 4)))
+    return tuple(tuple(site(n) for n in range(sites) if rng.random() < 0.3) for _ in range(sets))
 
 
 def _unordered(rng: random.Random, stages: int) -> frozenset[int]:

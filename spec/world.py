@@ -10,6 +10,8 @@ What may happen next is a list of *choices*:
 - ("connect", a): node a has a connection to the controller that was started again.
 - ("report", a, b) and ("heal", a, b): what follows when the link between a and b is cut.
 - ("move", i): the i-th move of the scenario is requested from the controller.
+- ("slow", i): the controller is sent which sites are slow, by the i-th set of the scenario.
+- ("retire", i): the controller is requested to retire the copies of the i-th site of `retires`, which was slow.
 - ("arrive", a): a site that was not in the plan appears.
 
 and *faults*, whose number a scenario limits: ("crash", a), ("suspect", a), ("cut", a, b).
@@ -33,7 +35,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from ..protocols.controller import Controller
 from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import (
     Closed,
@@ -44,18 +45,32 @@ from ..protocols.messages import (
     Lost,
     Publish,
     Resend,
+    Retire,
+    Slow,
     State,
     Suspected,
     View,
     ViewsLost,
 )
 from ..protocols.view_retention import ViewRetention
+from .choices import Choice as Choice
+from .choices import EnabledChoices
 from .dataflow import EGRESS, INGRESS, Scenario, site
 from .invariants import all_checkers
-from .process import CONTROLLER, PULL, Checker, Outgoing, PendingWork, SimulatedProcess, Violated, Watch, role_of
+from .process import (
+    CONTROLLER,
+    PULL,
+    Checker,
+    Outgoing,
+    PendingWork,
+    SimulatedProcess,
+    Violated,
+    Watch,
+    begin_controller,
+    role_of,
+)
 from .story import describe
 
-Choice = tuple[str, str, str | int | PendingWork]
 NO_DETAIL = ""
 FAULTS = ("crash", "suspect", "cut")
 CHUNKS = " in chunks"
@@ -79,14 +94,12 @@ class World:
         self.views_lost = False  # The journal of views has lost its end: a run that notices it
         self.ended_early = False  # has ended with an error.
         self.sinks_lost = False  # The same of the journal of a sink.
+        self.has_thawed = False  # Slow sites stood still, and do not any more.
         self.steps = 0
         self.trace: list[str] | None = [] if record else None
         self.links: dict[tuple[str, str], deque[Any]] = {}
-        # The enabled choices in a list and their places in it: a random one is drawn in one step, and
-        # the order depends on nothing but what has happened.
-        self.choices: list[Choice] = []
-        self._places: dict[Choice, int] = {}
-        self.controller = Controller(scenario.plan, scenario.at_once)
+        self._enabled = EnabledChoices()
+        self.controller = begin_controller(scenario, scenario.plan)
         self.journal: list[View] = []
         self.seen = ViewRetention(None)
         self._listed: dict[str, int] = {}  # The view that first listed each node.
@@ -102,12 +115,16 @@ class World:
             "report": self._report,
             "heal": self._heal,
             "move": self._move,
+            "slow": self._slow,
+            "retire": self._retire,
             "arrive": self._arrive,
         }
         for index in range(len(scenario.moves)):
-            self._enable(("move", CONTROLLER, index))
+            self._enabled.add(("move", CONTROLLER, index))
+        for index in range(len(scenario.slow)):
+            self._enabled.add(("slow", CONTROLLER, index))
         for index in range(scenario.arrivals):
-            self._enable(("arrive", site(scenario.sites + index), NO_DETAIL))
+            self._enabled.add(("arrive", site(scenario.sites + index), NO_DETAIL))
         for node in scenario.nodes:
             self._start(SimulatedProcess(scenario, node, self.watch), at_once=not scenario.slow_start)
 
@@ -127,7 +144,18 @@ class World:
         except (AssertionError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise Violated(f"no assertion fails: {error!r}") from error
 
+        if self._enabled.frozen and not self.choices:
+            for check in self.watch.standing:
+                check(self.scenario, self.live(), self.controller.view)
+            self._enabled.thaw()
+            self.has_thawed = True
+
     # --- what a world looks like ----------------------------------------------------------------------
+
+    @property
+    def choices(self) -> list[Choice]:
+        """What may happen next."""
+        return self._enabled.choices
 
     def live(self) -> list[SimulatedProcess]:
         """The processes that have not crashed and were not declared dead."""
@@ -177,7 +205,7 @@ class World:
         link = self.links[sender, to]
         message = link.popleft()
         if not link:
-            self._disable(("deliver", sender, to))
+            self._enabled.remove(("deliver", sender, to))
         if self.trace is not None:
             self._note("deliver", sender, to, message)
         if to == CONTROLLER:
@@ -194,7 +222,7 @@ class World:
 
     def _answer(self, name: str, work: Any) -> None:
         process = self.processes[name]
-        self._disable(("answer", name, work))
+        self._enabled.remove(("answer", name, work))
         if self.trace is not None:
             self._note("answer", name, work, process.work[work])
         if work == PULL and self.scenario.lost_tails:
@@ -216,20 +244,20 @@ class World:
         self.crashed.add(name)
         if name == CONTROLLER:
             for choice in [c for c in self.choices if c[0] in ("notice", "connect", "report")]:
-                self._disable(choice)
+                self._enabled.remove(choice)
         else:
             for work in self.processes[name].work:
-                self._disable(("answer", name, work))
-            self._disable_if_there(("connect", name, NO_DETAIL))
+                self._enabled.remove(("answer", name, work))
+            self._enabled.discard(("connect", name, NO_DETAIL))
             if CONTROLLER not in self.crashed:
-                self._enable(("notice", name, NO_DETAIL))
+                self._enabled.add(("notice", name, NO_DETAIL))
         for link in [link for link in self.links if link[1] == name]:
             self._empty(*link)
         if is_restarted:
-            self._enable(("restart", name, NO_DETAIL))
+            self._enabled.add(("restart", name, NO_DETAIL))
 
     def _notice(self, name: str, _: Any) -> None:
-        self._disable(("notice", name, NO_DETAIL))
+        self._enabled.remove(("notice", name, NO_DETAIL))
         self._note("notice", name, NO_DETAIL)
         self._empty(name, CONTROLLER)
         self._control(Closed(node=name))
@@ -248,12 +276,12 @@ class World:
             check(before, names, removed)
         for name in removed:
             self.fenced.add(name)
-            self._disable_if_there(("connect", name, NO_DETAIL))
+            self._enabled.discard(("connect", name, NO_DETAIL))
             self.dismissed.add(name)
             self._empty(name, CONTROLLER)
 
     def _restart(self, name: str, _: Any) -> None:
-        self._disable(("restart", name, NO_DETAIL))
+        self._enabled.remove(("restart", name, NO_DETAIL))
         self._note("restart", name, NO_DETAIL)
         if name != CONTROLLER:
             role, _, incarnation = name.partition(".")
@@ -270,18 +298,18 @@ class World:
             self.views_lost = True
             self.journal.pop()
         last = self.journal[-1] if self.journal else self.scenario.plan
-        self.controller = Controller(last, self.scenario.at_once, self._number_from(last))
+        self.controller = begin_controller(self.scenario, last, self._number_from(last))
         self.seen = ViewRetention(self.journal[-1] if self.journal else None)
         self.fenced = {node for node in self.fenced if not last.alive(node)}  # The journal alone survives.
         self.dismissed.clear()  # They do not know why they were cut off, and connect to the next controller.
         for node in self.processes:
             if node not in self.crashed:
-                self._enable(("connect", node, NO_DETAIL))
+                self._enabled.add(("connect", node, NO_DETAIL))
             elif last.alive(node):
-                self._enable(("notice", node, NO_DETAIL))
+                self._enabled.add(("notice", node, NO_DETAIL))
         for a, b in sorted(map(sorted, self.cut)):
-            if self._both_go_on(a, b) and ("heal", a, b) not in self._places:
-                self._enable(("report", a, b))
+            if self._both_go_on(a, b) and ("heal", a, b) not in self._enabled:
+                self._enabled.add(("report", a, b))
 
     def _lose_position(self, egress: SimulatedProcess) -> None:
         """Cut the last position off the journal of a sink, if all producers have the acknowledgement of it."""
@@ -297,13 +325,13 @@ class World:
         return last.number + 1 if not self.scenario.lost_tails else VIEWS_MAX * (1 + self.used["restart"])
 
     def _connect(self, name: str, _: Any) -> None:
-        self._disable(("connect", name, NO_DETAIL))
+        self._enabled.remove(("connect", name, NO_DETAIL))
         self._note("connect", name, NO_DETAIL)
         self._empty(CONTROLLER, name)
         self._post(name, self.processes[name].deliver(Connected()))
 
     def _arrive(self, name: str, _: Any) -> None:
-        self._disable(("arrive", name, NO_DETAIL))
+        self._enabled.remove(("arrive", name, NO_DETAIL))
         self._note("arrive", name, NO_DETAIL)
         self._start(SimulatedProcess(self.scenario, name, self.watch))
 
@@ -319,7 +347,7 @@ class World:
             self._control(hello)
 
     def _move(self, _: str, index: Any) -> None:
-        self._disable(("move", CONTROLLER, index))
+        self._enabled.remove(("move", CONTROLLER, index))
         self._note("move", CONTROLLER, index, self.scenario.moves[index])
         if CONTROLLER not in self.crashed:
             before, move = self.controller.view, self.scenario.moves[index]
@@ -327,24 +355,43 @@ class World:
             for check in self.watch.asked:
                 check(before, move, self.controller.view)
 
+    def _slow(self, _: str, index: Any) -> None:
+        self._enabled.remove(("slow", CONTROLLER, index))
+        slow = Slow(nodes=self.scenario.slow[index])
+        self._note("slow", CONTROLLER, index, slow)
+        if CONTROLLER not in self.crashed:
+            self._control(slow)
+        if self.scenario.freezes and not self.has_thawed:
+            self._enabled.freeze(self.controller.view.slow)
+        for number, node in enumerate(self.scenario.retires):
+            if node in slow.nodes and ("retire", CONTROLLER, number) not in self._enabled:
+                self._enabled.add(("retire", CONTROLLER, number))
+
+    def _retire(self, _: str, index: Any) -> None:
+        self._enabled.remove(("retire", CONTROLLER, index))
+        retire = Retire(node=self.scenario.retires[index])
+        self._note("retire", CONTROLLER, index, retire)
+        if CONTROLLER not in self.crashed:
+            self._control(retire)
+
     def _cut(self, a: str, b: Any) -> None:
         a, b = sorted((a, b))
         self._note("cut", a, b)
         self.used["cut"] += 1
         self.cut.add(frozenset({a, b}))
         for link in _between(a, b):
-            self._disable_if_there(("deliver", *link))
+            self._enabled.discard(("deliver", *link))
         if CONTROLLER not in self.crashed:
-            self._enable(("report", a, b))
+            self._enabled.add(("report", a, b))
 
     def _report(self, a: str, b: Any) -> None:
         """Report a cut link to the controller; if it removes neither end, the link can be restored."""
-        self._disable(("report", a, b))
+        self._enabled.remove(("report", a, b))
         self._note("report", a, b)
         if {a, b} <= set(self.controller.view.nodes):
             self._control_and_fence(LinkDown(a=a, b=b), a, b)
         if self._both_go_on(a, b) and not self.lost:
-            self._enable(("heal", a, b))
+            self._enabled.add(("heal", a, b))
 
     def _is_not_missed(self) -> bool:
         """Whether no node needs the crashed controller: all have the last view, and it lists all the dead."""
@@ -359,12 +406,12 @@ class World:
         return not {a, b} & (self.crashed | self.fenced)
 
     def _heal(self, a: str, b: Any) -> None:
-        self._disable(("heal", a, b))
+        self._enabled.remove(("heal", a, b))
         self._note("heal", a, b)
         self.cut.discard(frozenset({a, b}))
         for link in _between(a, b):
             if self.links.get(link):
-                self._enable(("deliver", *link))
+                self._enabled.add(("deliver", *link))
 
     # --- how it is done -----------------------------------------------------------------------------------
 
@@ -421,8 +468,7 @@ class World:
         self._clear()
 
     def _clear(self) -> None:
-        self.choices.clear()
-        self._places.clear()
+        self._enabled.clear()
 
     def _write(self, view: View) -> None:
         """Write to the journal, which keeps the last view and those that a live node may not have seen (rule 33)."""
@@ -453,7 +499,7 @@ class World:
             if link is None:
                 link = self.links[by, to] = deque()
             if not link and not (self.cut and frozenset({sender, to}) in self.cut):
-                self._enable(("deliver", by, to))
+                self._enabled.add(("deliver", by, to))
             link.append(message)
             if self.trace is not None:
                 self._note("send", sender, to, message)
@@ -461,29 +507,13 @@ class World:
     def _empty(self, sender: str, to: str) -> None:
         """Drop the messages in flight on a link."""
         if self.links.pop((sender, to), None):
-            self._disable_if_there(("deliver", sender, to))
+            self._enabled.discard(("deliver", sender, to))
 
     def _enable_work(self, process: SimulatedProcess) -> None:
         for work in process.work:
             choice: Choice = ("answer", process.name, work)
-            if choice not in self._places:
-                self._enable(choice)
-
-    def _enable(self, choice: Choice) -> None:
-        self._places[choice] = len(self.choices)
-        self.choices.append(choice)
-
-    def _disable(self, choice: Choice) -> None:
-        """Remove a choice; the last one takes its place."""
-        place = self._places.pop(choice)
-        last = self.choices.pop()
-        if place < len(self.choices):
-            self.choices[place] = last
-            self._places[last] = place
-
-    def _disable_if_there(self, choice: Choice) -> None:
-        if choice in self._places:
-            self._disable(choice)
+            if choice not in self._enabled:
+                self._enabled.add(choice)
 
     def _note(self, kind: str, name: str, detail: str | int | PendingWork, what: Any = None) -> None:
         if self.trace is not None:

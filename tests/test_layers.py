@@ -25,17 +25,22 @@ PUBLIC_MODULES = {"__init__", "async_run", "dataflow", "run", "stream"}  # All t
 USER_MAY_IMPORT = ("flux.adapters", "flux.operators", "flux.sinks", "flux.sources", "flux.spark", "flux.testing")
 # Where experiments and the helpers of tests look below the roof, and why. Keys are beginnings of module names.
 LOOKS_BELOW = {
+    "experiments.balance": "knows the machines and processes whose place and kind it exchanges",
+    "experiments.bench.balance_reports": "times what the controller does with reports, without a run around it",
     "experiments.bench.operators": "times one hosted operator without a run around it",
     "experiments.bench.whole_runs": "gives a join its two sides as one table, as the plan does",
     "experiments.catchup.run": "prints the heartbeat timeout beside the gaps",
+    "experiments.cluster": "runs the machines, the balancer and the policies on a simulated cluster",
     "experiments.demo": "draws the timeline of a run that is still going on",
     "experiments.dmz.sessions": "an operator like those of the library, which it is part of for one release",
     "experiments.kill": "measures gaps as the report does",
+    "experiments.machines": "is a site with another clock for its work",
     "experiments.merge_wait": "times a machine of protocols/ by itself",
     "experiments.replaced": "reads the controller's journal from outside, as an operator of the system would",
     "experiments.soak": "reads the controller's journal while it is written, and kills processes by role",
     "experiments.spark_sites": "measures gaps as the report does",
     "tests.adapters": "plays an operator by hand, to move its state at any point",
+    "tests.balance": "plays a cluster and its statistics, for the balancer and the policies",
     "tests.operators": "runs operators without a run around them",
     "tests.protocols": "helpers of the machines' own tests",
     "tests.runtime": "stands in for single processes of a run, and reads what they write",

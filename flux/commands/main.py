@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from .. import __version__
 from ..model.error_location import traceback_of
 from ..types.errors import FluxError
-from . import crash_point_list, log_output, remote_processes, run_control, run_flow, spec_commands
+from . import crash_point_list, experiment_runs, log_output, remote_processes, run_control, run_flow, spec_commands
 from .subcommand import WrongCall, discard
 
 DONE, FAILED, WRONG_CALL, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="flux", description="Stateful Python dataflows that do not stop.")
     parser.add_argument("--version", action="version", version=f"flux {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for part in (run_flow, run_control, remote_processes, crash_point_list, spec_commands):
+    for part in (run_flow, run_control, remote_processes, crash_point_list, spec_commands, experiment_runs):
         part.add(commands)
     for name, command in commands.choices.items():
         if name != "spec":  # It runs nothing that logs.

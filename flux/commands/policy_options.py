@@ -1,11 +1,11 @@
-"""The command-line options for the policy of a run: rows that an operator rejects, overload, and code that is stuck."""
+"""The command-line options for the policy of a run: rejected rows, overload, code that is stuck, and balance."""
 
 from __future__ import annotations
 
 import argparse
 
 from ..plan import Policy
-from ..plan.policy import STUCK_AFTER_S
+from ..plan.policy import BALANCE_DEFAULT, BALANCE_NAMES, SLOW_CHOICES, STUCK_AFTER_S
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +35,19 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"report code of an operator that has not returned after this time (default {STUCK_AFTER_S:g})",
     )
+    parser.add_argument(
+        "--balance",
+        choices=BALANCE_NAMES,
+        default=BALANCE_DEFAULT,
+        help=f"the policy that moves partitions off sites with too much to do (default {BALANCE_DEFAULT})",
+    )
+    parser.add_argument(
+        "--slow",
+        choices=SLOW_CHOICES,
+        default="wait",
+        help="when no more rows can be kept for a slow site, the source waits for it (the default), or its copies are "
+        "given up if others are not slow; needs --balance",
+    )
 
 
 def policy_of(options: argparse.Namespace) -> Policy:
@@ -44,4 +57,6 @@ def policy_of(options: argparse.Namespace) -> Policy:
         on_overload=options.on_overload,
         max_latency_ms=options.max_latency_ms,
         stuck_after_s=options.stuck_after_s,
+        balance=options.balance,
+        slow=options.slow,
     )

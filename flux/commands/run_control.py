@@ -61,6 +61,7 @@ def add(commands: Commands) -> None:
     drain.set_defaults(command=_drain)
     add_site = commands.add_parser("add-site", help="start a further site")
     _add_target(add_site)
+    add_site.add_argument("--standby", action="store_true", help="a spare: it takes copies only when some are lost")
     _add_json(add_site)
     add_site.set_defaults(command=_add_site)
     stop = commands.add_parser("stop", help="end a run now; its output up to then is right")
@@ -169,7 +170,7 @@ def _drain(options: argparse.Namespace) -> int:
 
 
 def _add_site(options: argparse.Namespace) -> int:
-    site = Target.of(options).ask(requests.AddSiteRequest(), _ADD_TIMEOUT_S)["site"]
+    site = Target.of(options).ask(requests.AddSiteRequest(standby=options.standby), _ADD_TIMEOUT_S)["site"]
     _report(options, site, added=site)
     return 0
 

@@ -190,6 +190,15 @@ def summary(report: Report) -> str:
             f"  {failure.site} died at {failure.when_s:.2f} s; noticed after {failure.detected_after_s * 1e3:.0f} ms, "
             f"longest time without output {failure.output_gap_s * 1e3:.0f} ms, {recovered}"
         )
+    if report.rounds:
+        moves = sum(1 for move in report.moves if move["round"] is not None)
+        lines.append(f"  balance moved {moves:,} copies in {len(report.rounds):,} rounds")
+    for span in report.slow[:_SHOWN]:
+        until = "the end" if span["until_s"] is None else f"{span['until_s']:.2f} s"
+        kept = f"at most {span['kept_rows']:,} rows were kept for it"
+        waited = ", and the source waited for it" if span["waits"] else ""
+        given_up = f", and {span['given_up']:,} copies were given up" if span["given_up"] else ""
+        lines.append(f"  {span['site']} was slow from {span['when_s']:.2f} s to {until}; {kept}{waited}{given_up}")
     return "\n".join(lines)
 
 

@@ -26,6 +26,8 @@ _FAILURES_SHOWN = 8
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # The other screen, without a cursor; and back.
 _HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
+_LOAD_TITLE = " busy %  speed  lag %"
+
 Document = dict[str, Any]
 
 
@@ -131,12 +133,14 @@ def _draw(lines: list[str]) -> None:
 
 def screen(status: Document, before: Document | None = None) -> list[str]:
     """Return the lines; with an earlier status, also how busy each process was since then."""
+    balanced = status["balance"] != "off"
+    title = _LOAD_TITLE if balanced else ""
     lines = [
         f"{status['name']}, {status['t_s']:.1f} s: {status['health']}",
         f"  in   {status['inputs']:>15,} rows {status['input_rate']:>12,.0f} /s",
         f"  out  {status['outputs']:>15,} rows {status['output_rate']:>12,.0f} /s   {_latency(status)}",
         "",
-        "  process      state          pid starts    cpu s  cpu %  copies     buffered",
+        f"  process      state          pid starts    cpu s  cpu %  copies     buffered{title}",
     ]
     busy = _busy(status, before)
     for process in status["processes"]:
@@ -144,10 +148,31 @@ def screen(status: Document, before: Document | None = None) -> list[str]:
         lines.append(
             f"  {process['name']:<12} {process['state']:<9} {pid:>8} {process['incarnation']:>6} "
             f"{process['cpu_s']:>8.1f} {busy.get(process['name'], ''):>6} {process['copies']:>7,} "
-            f"{process['buffered_rows']:>7,} rows{_crashes(process)}"
+            f"{process['buffered_rows']:>7,} rows{_load(process) if balanced else ''}{_crashes(process)}"
         )
     stuck = [f"  {process['name']}: {process['stuck']}" for process in status["processes"] if process["stuck"]]
-    return lines + stuck + _failures(status["failures"])
+    balance = ["", f"  balance: {status['balance']}"] if balanced else []
+    return lines + stuck + balance + _failures(status["failures"])
+
+
+def _load(process: Document) -> str:
+    """Return the columns of a site's load: how busy it is, its relative speed, its lag, and whether it is slow."""
+    if process["utilisation"] is None:
+        return " " * len(_LOAD_TITLE)
+    speed = "" if process["speed"] is None else f"{process['speed']:.2f}"
+    return f"{100 * process['utilisation']:>7.0f} {speed:>6} {100 * process['lag']:>6.0f}{_slow(process)}"
+
+
+def _slow(process: Document) -> str:
+    """Return how long no other process will wait for a slow site; nothing for other sites."""
+    if not process["slow"]:
+        return ""
+    if process["kept_rows"] is None:
+        return " slow"
+    kept, left_s = f"{process['kept_rows']:,} of {process['kept_rows_max']:,} rows kept", process["time_left_s"]
+    if left_s is None:
+        return f" slow, {kept}"
+    return f" slow, {kept}, " + ("the source waits for it" if not left_s else f"{left_s:,.0f} s left")
 
 
 def _crashes(process: Document) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 import trio
 
+from ..balance import BalancePolicy, make_policy
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..protocols.controller import Controller
 from ..protocols.machine import Fenced, Refused
@@ -30,6 +31,7 @@ from ..protocols.messages import (
     Hello,
     LinkDown,
     Lost,
+    Move,
     Publish,
     Resend,
     Suspected,
@@ -52,6 +54,7 @@ from .drain import is_empty, moves_off
 from .driver_access import DriverAccess, DriverInProgram
 from .failure_detector import LOOK_EVERY_S, FailureDetector
 from .link_suspicions import LinkSuspicions
+from .load_balance import LoadBalance, new_balancer
 from .os_process import pid_of
 from .view_journal import ViewJournal
 
@@ -81,9 +84,18 @@ class ControllerProcess:
         self._detector = FailureDetector()
         self._suspicions = LinkSuspicions()
         self._draining: set[str] = set()
-        self._comparison = CopyComparison(config.plan, self._connected_sites, self._send_to)
+        self._emptied: set[str] = set()  # Drained sites: each is about to end, and gets no load.
+        self._spares = frozenset(config.plan.spares)
+        self._comparison = CopyComparison(
+            config.plan,
+            self._connected_sites,
+            self._send_to,
+            advance=lambda: self._report(reports.ComparisonAdvanced()),
+            warn=lambda text: self._note(logging.WARNING, text),
+        )
         self._crashes = crash_points.watch(CONTROLLER, self._flush)
         self._unusable: FluxError | None = None
+        self._balance: LoadBalance | None = None
         try:
             self._views = views or ViewJournal(config.directory / JOURNAL)
         except FluxError as error:
@@ -97,6 +109,21 @@ class ControllerProcess:
         if config.record is not None:
             name = CONTROLLER if incarnation == 1 else f"{CONTROLLER}.{incarnation}"
             self._recorder = Recorder(config.record / f"{name}{SUFFIX}", self.machine)
+        policy = make_policy(plan.policy.balance)
+        if policy is not None:
+            self._balance = self._make_balance(policy)
+
+    def _make_balance(self, policy: BalancePolicy) -> LoadBalance:
+        """Return the balance of this run, from the view as it is: nothing of it outlives a controller."""
+        return LoadBalance(
+            new_balancer(self.config.plan, self.machine.view),
+            policy,
+            self._incarnation,
+            self._begin_move,
+            self._step,
+            self._report,
+            self._note,
+        )
 
     async def run(self) -> None:
         """Serve until the driver commands a stop."""
@@ -110,6 +137,8 @@ class ControllerProcess:
                 return
             nursery.start_soon(accept_loop, self._listener, self._accept)
             nursery.start_soon(self._detect_silent_nodes)
+            if self._balance is not None:
+                nursery.start_soon(self._balance.run)
             if self.machine.number:
                 self._report_view(self.machine.view)
                 nursery.start_soon(self._time_out_missing_nodes)
@@ -122,11 +151,13 @@ class ControllerProcess:
     def drain(self, site: str) -> None:
         """Transfer the partitions of a site to others; the driver gets a report when it holds none."""
         self._draining.add(site)
+        self._set_roles()
         self._drain()
 
     def stop_draining(self, site: str) -> None:
         """Transfer no more partitions off a site."""
         self._draining.discard(site)
+        self._set_roles()
 
     def sites_without(self, site: str) -> list[str]:
         """Return the live sites besides `site` that are not drained."""
@@ -197,6 +228,11 @@ class ControllerProcess:
                 self._report(reports.ProcessStuck(node=link.peer, text=text))
             case membership.PeerUnreachable(peer=peer):
                 self._suspect_link(link.peer, peer)
+            case membership.WorkDone(work=work):
+                if work.node != link.peer:
+                    raise frames.BadFrame(f"expected the work of {link.peer}, got that of {work.node!r:.200}")
+                if self._balance is not None:
+                    self._balance.take(work)
             case membership.FromMachine(message=of_machine):
                 if of_machine.node != link.peer:
                     raise frames.BadFrame(f"expected a message of {link.peer}, got {of_machine!r:.200}")
@@ -302,6 +338,8 @@ class ControllerProcess:
                 self._dismiss(node, f"it was declared dead in view {view.number}: it did not answer, or was cut off")
         if view is not before:
             self._drain()
+            if self._balance is not None:
+                self._balance.on_view(self.machine.view)
 
     def _dismiss(self, node: str, why: str) -> None:
         link = self._links.pop(node, None)
@@ -338,9 +376,23 @@ class ControllerProcess:
                 self._report_gone(site)  # The command that asked for the drain may not know.
             elif is_empty(view, site):
                 self._draining.discard(site)
+                self._emptied.add(site)
                 self._report(reports.SiteDrained(site=site))
         for move in list(moves_off(view, self._draining, self._sites())):
-            self._step(move)
+            leaving = view.copies[move.stage][move.partition][move.slot]
+            if (version := self._begin_move(move)) is not None:
+                self._report(reports.CopiesBegun(versions=(version,), why=f"drain of {leaving}", round=None))
+
+    def _begin_move(self, move: Move) -> int | None:
+        """Begin to move a copy; return the version of the new one, or None if the move is not possible any more."""
+        self._step(move)
+        place = (move.stage, move.partition, move.to)
+        standby = self.machine.view.standby
+        return next((s.version for s in standby if (s.stage, s.partition, s.node) == place), None)
+
+    def _set_roles(self) -> None:
+        if self._balance is not None:
+            self._balance.set_roles(self._spares, self._draining | self._emptied)
 
     def _sites(self) -> list[str]:
         return [node for node in self._living() if node.partition(".")[0] not in (INGRESS, EGRESS)]
@@ -390,17 +442,22 @@ class ControllerProcess:
     async def _obey(self) -> None:
         while (frame := await self.reports.receive()) is not None:
             match reports.read_command(frame[0]):
+                case reports.StopProcess(status=status):
+                    self._report(reports.ProcessStopped())
+                    await self.reports.drain()
+                    leave(status)
+                case _ if self._unusable is not None:
+                    pass  # Without its journal it knows of no view; the driver has the error, and ends the run.
                 case reports.DeclareDead(node=node):
                     if node in self._missing():
                         self._step(Closed(node=node))
                 case reports.DrainSite(site=site):
                     self.drain(site)
+                case reports.SpareSites(sites=sites):
+                    self._spares |= frozenset(sites)
+                    self._set_roles()
                 case reports.CompareCopies():
                     self._nursery.start_soon(self._compare_at_end)
-                case reports.StopProcess(status=status):
-                    self._report(reports.ProcessStopped())
-                    await self.reports.drain()
-                    leave(status)
                 case command:
                     raise frames.BadFrame(f"expected a command for the controller, got {type(command).__name__}")
 

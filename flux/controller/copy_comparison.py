@@ -4,6 +4,9 @@ Sites send digests at agreed positions (`site.digests`), and once more when the 
 difference the two sites are asked for a word for each sequence number of the range, then for the rows of the first
 numbers whose words differ: they keep their last output for that (`site.emitted_rows`). What they no longer keep cannot
 be named, and the error says so. The run ends either way, so each question is asked once, and for a bounded time.
+
+At the end of the stream a copy may lag: it was rebuilt, or its site is slower. What it lacks is in the buffers of its
+producers, so it is waited for as long as it advances. A copy that does not is not compared, and a warning says so.
 """
 
 from __future__ import annotations
@@ -32,24 +35,37 @@ from .divergence import Difference, DifferingRows, Divergence
 
 DIGESTS_TIMEOUT_S = 3.0  # A site may be busy with a long step.
 ROWS_TIMEOUT_S = 10.0  # For 65,536 rows of one partition a site needs a second, on a busy machine more.
-LAG_TIMEOUT_S = 0.3  # A copy that lags for longer at the end of the stream is being rebuilt; it is not compared.
+STALL_TIMEOUT_S = 5.0  # At the end of the stream, copies that lag are waited for until none has advanced for so long.
 NUMBERS_SHOWN_MAX = 3
 _ASK_AGAIN_S = 0.02
+_ASK_AGAIN_MAX_S = 0.2
 _LOOK_EVERY_S = 0.05
 
 A = TypeVar("A", bound=FromNode)
+FinalPositions = dict[str, tuple[EmittedDigests, ...]]  # By site.
 
 
 class CopyComparison:
-    """Compares the copies of a run; `send` sends to a connected site, of which `sites` returns the names."""
+    """Compares the copies of a run.
+
+    `send` sends to a connected site, of which `sites` returns the names. `advance` is called when a copy that the
+    comparison waits for has advanced, `warn` with what was not compared.
+    """
 
     def __init__(
-        self, plan: Plan, sites: Callable[[], Iterable[str]], send: Callable[[str, FromController], None]
+        self,
+        plan: Plan,
+        sites: Callable[[], Iterable[str]],
+        send: Callable[[str, FromController], None],
+        advance: Callable[[], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._plan = plan
         self._divergence = Divergence(plan)
         self._sites = sites
         self._send = send
+        self._advance = advance
+        self._warn = warn
         self._answers: dict[tuple[str, type[FromNode]], FromNode] = {}
         self._answered = trio.Event()
         self._naming = trio.Lock()  # The stream may end while rows are asked for.
@@ -81,30 +97,36 @@ class CopyComparison:
     async def compare_at_end(self) -> OperatorError | None:
         """Compare all copies when the stream has ended; return the error if some have emitted different rows."""
         final = await self._final_digests()
-        ends: dict[int, int] = {}
-        for digests in final.values():
-            for each in digests:
-                ends[each.stage] = max(each.position, ends.get(each.stage, 0))
+        ends = _ends(final)
         for node, digests in sorted(final.items()):
             for each in digests:
                 if each.position == ends[each.stage]:
                     self.compare(node, each)
         return None if self._difference is None else await self.error_of(self._difference)
 
-    async def _final_digests(self) -> dict[str, tuple[EmittedDigests, ...]]:
-        """Return the digests of all sites, each at the end if it gets there soon."""
-        final: dict[str, tuple[EmittedDigests, ...]] = {}
+    async def _final_digests(self) -> FinalPositions:
+        """Return the digests of all sites, at the end of the stream unless a site stalls before it."""
+        final: FinalPositions = {}
         lagging = set(self._sites())
-        deadline = trio.current_time() + LAG_TIMEOUT_S
+        advanced_at, pause_s = trio.current_time(), _ASK_AGAIN_S
         while lagging:
             answers = await self._ask(lagging, FinalDigestsWanted(), FinalDigests)
+            if any(final.get(node) != answer.digests for node, answer in answers.items()):
+                advanced_at = trio.current_time()
+                self._advance()
             final |= {node: answer.digests for node, answer in answers.items()}
-            end = max((each.position for digests in final.values() for each in digests), default=0)
-            lagging = {node for node in answers if any(each.position < end for each in final[node])}
-            if trio.current_time() > deadline:
+            lagging = {node for node in self._sites() if _lag(node, final) is not None}
+            if trio.current_time() - advanced_at > STALL_TIMEOUT_S:
                 break
             if lagging:
-                await trio.sleep(_ASK_AGAIN_S)
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _ASK_AGAIN_MAX_S)
+        for node in sorted(lagging):
+            self._warn(
+                f"at the end of the stream the copies on {node} were not compared with the others: "
+                f"{_lag(node, final)}, and it has not advanced for {STALL_TIMEOUT_S:g} s. The output is complete, but "
+                "rows in which these copies differ were not noticed"
+            )
         return final
 
     async def _differing_rows(self, difference: Difference) -> DifferingRows | str:
@@ -154,3 +176,24 @@ class CopyComparison:
 
 def _shorter(words: dict[str, RowWords], both: tuple[str, str]) -> str:
     return max(both, key=lambda node: words[node].after)
+
+
+def _ends(final: FinalPositions) -> dict[int, int]:
+    """Return the position of each stage at the end of the stream: that of its copy which is furthest."""
+    ends: dict[int, int] = {}
+    for digests in final.values():
+        for each in digests:
+            ends[each.stage] = max(each.position, ends.get(each.stage, 0))
+    return ends
+
+
+def _lag(node: str, final: FinalPositions) -> str | None:
+    """Return how a site lags; None if all its copies are at the end."""
+    if node not in final:
+        return "it did not answer"
+    ends = _ends(final)
+    short = [each for each in final[node] if each.partitions and each.position < ends[each.stage]]
+    if not short:
+        return None
+    first = short[0]
+    return f"in stage {first.stage} it has consumed up to {first.position:,} of {ends[first.stage]:,}"

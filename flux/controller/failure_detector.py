@@ -5,6 +5,7 @@ may starve on a machine that has too much to do. If it is declared dead and then
 late node gets the benefit of every doubt:
 
 - On this machine the operating system knows: a node that is not stopped is late, not dead, and has up to `LATE_MAX_S`.
+  Neither is one that is stopped and continued in turn, which is how some tools limit a process: it runs now and then.
 - Elsewhere, the timeout follows the load: some times the longest pause between two beats of any node in the last half
   minute, and `MISSED_MAX` beats at least.
 - Time by which the controller itself was late is not counted.
@@ -20,11 +21,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from ..site.heartbeat import BEAT_EVERY_S
+from ..system import process_control
 from .os_process import is_stopped, waits_for_a_signal
 
 MISSED_MAX = 5
 LATE_MAX_S = 10.0  # The longest timeout of a node.
 LOOK_EVERY_S = BEAT_EVERY_S / 2
+_STOPPED_MIN_S = (MISSED_MAX - 2) * BEAT_EVERY_S  # A node that has run within this time is not just stopped.
 _PAUSES_KEPT_S = 30.0  # Pauses within this time are usual.
 _USUAL_PAUSES = 3  # The timeout of a node on another machine, in usual pauses.
 _STARTUP_PAUSE_S = 1.0  # The usual pause is supposed to be at least this until enough pauses are known.
@@ -33,8 +36,15 @@ _STARTUP_PAUSE_S = 1.0  # The usual pause is supposed to be at least this until 
 class FailureDetector:
     """The last heartbeat of each node, and the nodes that are connected and have sent none yet."""
 
-    def __init__(self, is_stopped: Callable[[int], bool] = is_stopped) -> None:
+    def __init__(
+        self,
+        is_stopped: Callable[[int], bool] = is_stopped,
+        run_ns_of: Callable[[int], int | None] = lambda pid: process_control.run_ns_of(pid),
+    ) -> None:
         self._is_stopped = is_stopped
+        self._run_ns_of = run_ns_of
+        self._run_ns: dict[str, int | None] = {}  # Of late nodes: how long they had run at the last look,
+        self._ran_at: dict[str, float] = {}  # and when a look found that they had run since the one before.
         self._last: dict[str, float] = {}
         self._pids: dict[str, int | None] = {}  # None: it is on another machine.
         self._pauses: deque[tuple[float, float]] = deque()  # End and length; each is shorter than the one before.
@@ -53,6 +63,8 @@ class FailureDetector:
             self._pauses.append((now, pause_s))
         self._last[node] = now
         self._pids[node] = pid
+        self._run_ns.pop(node, None)
+        self._ran_at.pop(node, None)
 
     def expect(self, node: str, now: float, pid: int | None = None) -> None:
         """Expect heartbeats of `node`, which has connected: it may be stopped before its first, or start slowly."""
@@ -71,6 +83,8 @@ class FailureDetector:
         self._last.pop(node, None)
         self._pids.pop(node, None)
         self._without_beat.discard(node)
+        self._run_ns.pop(node, None)
+        self._ran_at.pop(node, None)
 
     def last(self, node: str) -> float | None:
         """Return the time of the last heartbeat of `node`."""
@@ -90,15 +104,26 @@ class FailureDetector:
         while self._pauses and self._pauses[0][0] < now - _PAUSES_KEPT_S:
             self._pauses.popleft()
         ages = {node: now - self._last[node] for node in nodes if node in self._last}
+        for node, age in ages.items():
+            if age > 1.5 * BEAT_EVERY_S:
+                self._look_if_it_runs(node, now)
         late_by = {node: age for node, age in ages.items() if age > MISSED_MAX * BEAT_EVERY_S}
         is_new = now < self._began_at + _PAUSES_KEPT_S
-        return [node for node, age in late_by.items() if age > self._timeout_s(node, is_new)]
+        return [node for node, age in late_by.items() if age > self._timeout_s(node, is_new, now)]
 
-    def _timeout_s(self, node: str, is_new: bool) -> float:
+    def _look_if_it_runs(self, node: str, now: float) -> None:
+        pid = self._pids[node]
+        run_ns = None if pid is None else self._run_ns_of(pid)
+        if run_ns is not None and run_ns != self._run_ns.get(node, run_ns):
+            self._ran_at[node] = now
+        self._run_ns[node] = run_ns
+
+    def _timeout_s(self, node: str, is_new: bool, now: float) -> float:
         """Return the timeout of a node that has missed too many beats."""
         pid = self._pids[node]
         if pid is not None:
-            return 0.0 if self._is_stopped(pid) else LATE_MAX_S
+            has_run = node in self._ran_at and now - self._ran_at[node] < _STOPPED_MIN_S
+            return 0.0 if self._is_stopped(pid) and not has_run else LATE_MAX_S
         if node in self._without_beat:
             return LATE_MAX_S
         # A new detector does not know the usual pause: where many processes start at once, all are slow.

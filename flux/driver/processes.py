@@ -15,7 +15,6 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import trio
@@ -34,7 +33,6 @@ CRASH_LIMIT = 5
 CRASH_WINDOW_S = 10.0
 
 ProcessState = Literal["starting", "up", "dead", "drained"]
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def node_name(name: str, incarnation: int) -> str:
@@ -86,11 +84,8 @@ class Process:
         """Processor seconds it has used up to now."""
         if self.gone or self.pid is None:
             return self._cpu_s
-        try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return self._cpu_s  # It ended a moment ago, or this system has no such files.
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        used_s = process_control.cpu_s_of(self.pid)
+        return self._cpu_s if used_s is None else used_s  # It may have ended a moment ago.
 
     def started(self, report: ProcessStarted) -> None:
         """Note that the spawner has forked it."""

@@ -80,9 +80,9 @@ class Report:
     # None unless there is one `Collect`; not in the type, so that users need not check each time.
     table: pa.Table = None
     failures: list[Failure] = field(default_factory=list)
-    # The transfers of state between sites, because of a death or a drain; of very many, the last 10,000. Each has
-    # `when_s` (when all of it was sent), `step`, `partition`, the `version` of the new copy, `from`, `to`, `bytes`, and
-    # `took_s`, to send and to install it.
+    # The transfers of state between sites, because of a death, a drain or balance; of very many, the last 10,000. Each
+    # has `when_s` (when all of it was sent), `step`, `partition`, the `version` of the new copy, `from`, `to`, `bytes`,
+    # `took_s`, to send and to install it, `why`, and the `round` of balance, None if it was not for balance.
     moves: list[dict[str, Any]] = field(default_factory=list)
     timeline: list[Interval] = field(default_factory=list)
     name: str = ""
@@ -97,6 +97,14 @@ class Report:
     tables: list[pa.Table] = field(default_factory=list)
     # Rows that arrived when the watermark had passed their time: most operators drop them, a join does not.
     late: int = 0
+    # The rounds of balance: moves that were planned together; of very many, the last 1,000. Each has a number `round`,
+    # `when_s`, `why`, how many `moves`, of which some may be `dropped` or `failed`, their `bytes`, `took_s`, and
+    # `gain_expected` and `gain_measured`: by how much less the busiest site has to do.
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    # When sites were so slow that no other process waited for them: `site`, `when_s`, and `until_s`, None to the end.
+    # Each has the `kept_rows` that were kept for it at most, the times in which the source waited for it all the same,
+    # as `waits` with a `when_s` and an `until_s`, and how many of its copies were given up: `given_up`.
+    slow: list[dict[str, Any]] = field(default_factory=list)
     # The time around each of the last three failures, in intervals of 10 ms, in which a short gap shows.
     close_ups: list[list[Interval]] = field(default_factory=list)
 
@@ -118,6 +126,8 @@ class Report:
             "table_rows": None if self.table is None else self.table.num_rows,
             "failures": [asdict(failure) for failure in self.failures],
             "moves": [dict(move) for move in self.moves],
+            "rounds": [dict(each) for each in self.rounds],
+            "slow": [dict(each) for each in self.slow],
             "timeline": _plain_intervals(self.timeline),
             "close_ups": [_plain_intervals(intervals) for intervals in self.close_ups],
         }
@@ -269,6 +279,7 @@ def _milliseconds(value: float) -> float | None:
 
 
 _INPUT_COLOUR, _OUTPUT_COLOUR, _FAILURE_COLOUR, _RECOVERY_COLOUR = "#9aa5b1", "#1f6feb", "#d1242f", "#1a7f37"
+_ROUND_COLOUR, _SLOW_COLOUR = "#8250df", "#bf8700"
 
 # A label takes about this part of the width and of the height of the upper picture.
 _LABEL_WIDTH, _LABEL_HEIGHT = 0.17, 0.16
@@ -309,6 +320,7 @@ def _draw(figure: Any, report: Report) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0)
     _draw_failures(rates, latency, report)
+    _draw_balance(rates, latency, report)
     for axes in (rates, latency):
         if axes.get_legend_handles_labels()[0]:
             # Above the picture, where no curve can run through it.
@@ -373,6 +385,18 @@ def _draw_latency(axes: Any, timeline: list[Interval]) -> None:
     axes.stairs(p99, edges, baseline=p50, fill=True, color=_OUTPUT_COLOUR, alpha=0.15)
     axes.stairs(p99, edges, baseline=None, color=_OUTPUT_COLOUR, linewidth=1, alpha=0.6, label="99th percentile")
     axes.stairs(p50, edges, baseline=None, color=_OUTPUT_COLOUR, linewidth=2, label="median")
+
+
+def _draw_balance(rates: Any, latency: Any, report: Report) -> None:
+    """Shade the rounds of balance, and the times in which a site was slow."""
+    _, end_s = rates.get_xlim()
+    rounds = [(each["when_s"], each["when_s"] + (each["took_s"] or 0.0)) for each in report.rounds]
+    slow = [(each["when_s"], end_s if each["until_s"] is None else each["until_s"]) for each in report.slow]
+    for spans, colour, label in ((rounds, _ROUND_COLOUR, "balance round"), (slow, _SLOW_COLOUR, "slow site")):
+        for axes in (rates, latency):
+            for number, (begin_s, until_s) in enumerate(spans):
+                text = label if axes is rates and number == 0 else None
+                axes.axvspan(begin_s, min(until_s, end_s), color=colour, alpha=0.12, linewidth=1, label=text)
 
 
 def _draw_failures(rates: Any, latency: Any, report: Report) -> None:

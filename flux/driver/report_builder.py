@@ -21,7 +21,13 @@ RATE_WINDOW_S = 5.0  # The rates of a status are over this last time.
 def make_report(name: str, run_state: RunState, tables: list[pa.Table]) -> Report:
     """Return the report of a run that is over."""
     failures = failures_of(run_state)
-    moves = [_to_plain(transfer, run_state.started_at or 0.0) for transfer in run_state.last_transfers]
+    started_at = run_state.started_at or 0.0
+    moves = [
+        _to_plain(transfer, started_at) | run_state.balance.reason(transfer.version)
+        for transfer in run_state.last_transfers
+    ]
+    rounds = run_state.balance.rounds_to_plain(started_at, {move["version"]: move["bytes"] for move in moves})
+    slow = run_state.balance.slow_to_plain(started_at)
     return Report(
         outputs=run_state.outputs,
         table=tables[0] if len(tables) == 1 else None,
@@ -29,7 +35,9 @@ def make_report(name: str, run_state: RunState, tables: list[pa.Table]) -> Repor
         failures=failures,
         close_ups=close_ups_of(run_state),
         moves=moves,
-        timeline=run_state.history.timeline(run_state.started_at or 0.0, _events(run_state, failures, moves)),
+        rounds=rounds,
+        slow=slow,
+        timeline=run_state.history.timeline(started_at, _events(run_state, failures, moves, rounds)),
         name=name,
         inputs=run_state.history.input_rows,
         duration_s=_last_output_s(run_state),
@@ -53,8 +61,13 @@ def _to_plain(transfer: StateTransfer, started_at: float) -> dict[str, Any]:
     }
 
 
-def _events(run_state: RunState, failures: list[Failure], moves: list[dict[str, Any]]) -> list[tuple[float, str]]:
-    """Return the events of the timeline: deaths, recoveries, sites that joined or were drained, and transfers."""
+def _events(
+    run_state: RunState,
+    failures: list[Failure],
+    moves: list[dict[str, Any]],
+    rounds: list[dict[str, Any]],
+) -> list[tuple[float, str]]:
+    """Return the events of the timeline: deaths, recoveries, sites that come and go, transfers, and balance."""
     events = [(at - (run_state.started_at or 0.0), text) for at, text in run_state.changes]
     for failure in failures:
         events.append((failure.when_s, f"{failure.site} died"))
@@ -64,6 +77,9 @@ def _events(run_state: RunState, failures: list[Failure], moves: list[dict[str, 
     together = Counter((move["when_s"] // INTERVAL_S, move["from"], move["to"]) for move in moves)
     for (interval, donor, to), count in together.items():
         events.append((interval * INTERVAL_S, f"partitions transferred from {donor} to {to}: {count}"))
+    for each in rounds:
+        events.append((each["when_s"], f"balance round {each['round']} begins, moves: {each['moves']}"))
+    events += run_state.balance.events(run_state.started_at or 0.0)
     return sorted(events, key=lambda event: event[0])
 
 
@@ -98,6 +114,7 @@ def status_of(name: str, run_state: RunState, processes: list[ProcessStatus], wh
         shed=run_state.dropped_rows.shed,
         late=run_state.dropped_rows.late,
         error=None if error is None else str(error) or repr(error),
+        balance=run_state.balance.phase,
     )
 
 
@@ -116,7 +133,24 @@ def _process_status(process: Process, run_state: RunState, processes: Processes)
         crashes=processes.crashes(process.name),
         crash_limit=None if process.is_site else processes.crash_limit,
         stuck=run_state.stuck.get(process.node, "") if is_there else "",
+        **(load_of(run_state, process.node) if is_there else {}),
     )
+
+
+def load_of(run_state: RunState, node: str) -> dict[str, Any]:
+    """Return what the status of a process says of its load, if the run is balanced and it is a site."""
+    load = run_state.balance.loads.get(node)
+    if load is None:
+        return {}
+    return {
+        "utilisation": load.utilisation,
+        "speed": load.speed,
+        "lag": load.lag,
+        "slow": load.slow,
+        "kept_rows": load.kept_rows,
+        "kept_rows_max": load.kept_rows_max,
+        "time_left_s": load.time_left_s,
+    }
 
 
 def latency_ms(

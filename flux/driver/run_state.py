@@ -17,6 +17,7 @@ from ..types.errors import DataLost, FluxError, from_dict
 from ..wire import reports
 from ..wire.frames import BadFrame, format_value
 from . import actions
+from .balance_log import BalanceLog
 from .dropped_rows import DroppedRows
 from .history import History
 from .processes import Process
@@ -67,6 +68,11 @@ _ROLES: dict[type[reports.Report], str] = {
     reports.ProcessStuck: CONTROLLER,
     reports.NodeDead: CONTROLLER,
     reports.SiteDrained: CONTROLLER,
+    reports.ComparisonAdvanced: CONTROLLER,
+    reports.SiteLoads: CONTROLLER,
+    reports.CopiesRetired: CONTROLLER,
+    reports.RoundChanged: CONTROLLER,
+    reports.CopiesBegun: CONTROLLER,
     reports.CopiesCompared: CONTROLLER,
 }
 
@@ -78,6 +84,7 @@ class RunState:
     plan: Plan
     outputs: int = 0  # Of all sinks.
     safe_upto: int = 0  # Up to here all sinks have everything.
+    inputs_upto: int = 0  # Up to here the ingress has reported what it has numbered.
     sinks: list[SinkProgress] = field(default_factory=lambda: [SinkProgress()])
     started_at: float | None = None
     ended: bool = False
@@ -91,13 +98,16 @@ class RunState:
     building: int = 0  # Copies in transfer.
     stuck: dict[str, str] = field(default_factory=dict)  # Where code of the user on a node does not return.
     buffered_rows: dict[str, int] = field(default_factory=dict)  # What each node buffers until it is acknowledged.
+    spares: tuple[str, ...] = ()  # Sites that were added as such; those of the plan are not among them.
     draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
     recent_transfers: list[StateTransfer] = field(default_factory=list)  # Those that a failure may yet need.
     last_transfers: deque[StateTransfer] = field(default_factory=lambda: deque(maxlen=TRANSFERS_MAX))
     changes: list[tuple[float, str]] = field(default_factory=list)  # Of which sites there are, as the user wanted.
     dropped_rows: DroppedRows = field(default_factory=DroppedRows)
+    balance: BalanceLog = field(default_factory=BalanceLog)
     stopped: set[str] = field(default_factory=set)  # Nodes that have ended as commanded.
     compared: bool = False  # Whether the controller has compared the copies at the end of the stream.
+    comparison_steps: int = 0  # How often a copy that this comparison waits for has advanced.
     diverged: FluxError | None = None  # Two copies had emitted different rows when the run ended.
     deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.
     declared: list[Process] = field(default_factory=list)  # Declared dead while the process was there.
@@ -115,12 +125,21 @@ class RunState:
                 return self._apply_written(report, now)
             case reports.RowsNumbered():
                 self.history.add_inputs(report.log, report.total)
+                self.inputs_upto = max(self.inputs_upto, report.upto)
             case reports.ViewPublished():
                 return self._apply_view(report)
             case reports.Placement():
                 self.copies, self.building = report.copies, report.building
             case reports.Load():
                 self.buffered_rows[node] = report.buffered_rows
+            case reports.SiteLoads():
+                self.balance.apply_loads(report, now)
+            case reports.CopiesRetired():
+                self.balance.apply_retired(report, now)
+            case reports.RoundChanged():
+                self.balance.apply_round(report, now)
+            case reports.CopiesBegun():
+                self.balance.apply_begun(report)
             case reports.ProcessStuck():
                 self.stuck[report.node] = report.text
                 text = report.text or "the code that had not returned has: it goes on"
@@ -137,6 +156,8 @@ class RunState:
                 return [actions.SiteEmpty(report.site)]
             case reports.ProcessFailed():
                 return [actions.EndRun(_error_in(report.error))]
+            case reports.ComparisonAdvanced():
+                self.comparison_steps += 1
             case reports.CopiesCompared():
                 error = None if report.error is None else _error_in(report.error)
                 self.compared, self.diverged = True, error
@@ -212,11 +233,7 @@ class RunState:
 
         Until then a status would have more rows out than in.
         """
-        return (
-            self.ended
-            or self.error is not None
-            or max(sink.reached[0] for sink in self.sinks) <= self.history.input_upto
-        )
+        return self.error is not None or max(sink.reached[0] for sink in self.sinks) <= self.inputs_upto
 
     @property
     def failure(self) -> BaseException | None:

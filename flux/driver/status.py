@@ -30,6 +30,18 @@ class ProcessStatus:
     crash_limit: int | None = None
     # Where code of the user does not return, after `stuck_after_s`; else empty.
     stuck: str = ""
+    # Of a site in a run that is balanced: the part of its time in which it works, its speed as a multiple of the
+    # median, and the part of its producers' pools that is kept for it; None if they are not known.
+    utilisation: float | None = None
+    speed: float | None = None
+    lag: float | None = None
+    # Whether it is so slow that no other process waits for it.
+    slow: bool = False
+    # Rows that one of its producers keeps for it, and how many that may keep; None if they are not known.
+    kept_rows: int | None = None
+    kept_rows_max: int | None = None
+    # Of a slow site: in how long the source will wait for it, if `kept_rows` grows as it does; 0: the source waits now.
+    time_left_s: float | None = None
 
 
 @dataclass(eq=False)
@@ -65,6 +77,8 @@ class Status(dict[str, Any]):
     late: int = 0
     # Why the run has failed; None if it has not.
     error: str | None = None
+    # What balance is doing: "off", collecting statistics, or moving partitions.
+    balance: str = "off"
 
     @property
     def health(self) -> str:
@@ -104,5 +118,6 @@ class Status(dict[str, Any]):
             "shed": self.shed,
             "late": self.late,
             "error": self.error,
+            "balance": self.balance,
             "health": self.health,
         }

@@ -7,10 +7,14 @@ the sender on an edge takes the part of that edge. A stage with one edge has pla
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import TypeAlias
 
+import numpy as np
+
 from ..model.punctuation import Punctuation
-from .rows import Rows, new_token
+from ..protocols.messages import RowCounts
+from .rows import PARTITION, Rows, new_token
 
 
 class EdgeBodies:
@@ -42,3 +46,27 @@ def make_body(edges: Sequence[int], rows: Mapping[int, Rows], punctuations: tupl
     """Return the body for `edges`; edges without rows carry only the punctuations."""
     parts = {edge: rows[edge] if edge in rows else Rows(None, punctuations) for edge in edges}
     return next(iter(parts.values())) if len(parts) == 1 else EdgeBodies(parts)
+
+
+def row_counts(edges: Sequence[int], body: LaneBody) -> RowCounts:
+    """Return how many rows of a body for `edges` each consumer partition gets."""
+    counts: tuple[tuple[int, int, int], ...] = ()
+    for edge in edges:
+        rows = body.on(edge)
+        if len(rows):
+            found = np.bincount(rows.hidden(PARTITION))
+            partitions = np.flatnonzero(found)
+            counts += tuple(zip(repeat(edge), partitions.tolist(), found[partitions].tolist(), strict=False))
+    return counts
+
+
+def cut_body(edges: Sequence[int], body: LaneBody, counts: RowCounts) -> LaneBody:
+    """Return the body with the rows of the consumer partitions in `counts` only; a recording takes both for one.
+
+    What waits in a file stays there as it is: it takes no memory.
+    """
+    needed: dict[int, list[int]] = {edge: [] for edge in edges}
+    for edge, partition, _ in counts:
+        needed[edge].append(partition)
+    parts = {edge: body.on(edge).of_partitions(partitions) for edge, partitions in needed.items()}
+    return next(iter(parts.values())) if isinstance(body, Rows) else EdgeBodies(parts, body.token)

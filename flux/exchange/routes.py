@@ -7,6 +7,9 @@ Departure: River, and DESIGN.md after it, weigh content-insensitive routing by t
 Here `by="any"` uses the position of a row alone, because free space differs from copy to copy and from run to run.
 Positions are hashed first, so that a filter which keeps every other row does not starve every other partition. A slow
 consumer is relieved by moving partitions away from it.
+
+`by="all"` gives each row to every partition, for a table that all of them need. The rows of one row have its position;
+in each partition there is one of them, so the order of a partition's input is not affected.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..model.batch import Batch
 from ..model.subseq import Subseqs, words_of
+from ..types.array_types import Pids
 from ..types.cast import cast_values
 from ..types.errors import PlanError
 from ..types.hashing import mix, partition_of
 
-By = Literal["hash", "range", "any"]
+By = Literal["hash", "range", "any", "all"]
 
 _HALF = np.uint64(32)
 
@@ -43,8 +48,21 @@ class Route:
     columns: tuple[str, ...] = ()
     boundaries: tuple[Any, ...] = ()
 
-    def partition(self, rows: pa.RecordBatch, sn: npt.NDArray[np.int64], sub: Subseqs | None) -> npt.NDArray[np.uint16]:
-        """Return the partition of each row.
+    def distribute(self, batch: Batch) -> tuple[Batch, Pids]:
+        """Return the rows to send and the partition of each; `by="all"` repeats a row for every partition.
+
+        >>> rows = Batch(pa.record_batch({"n": [7, 8]}), np.array([3, 4]), None, np.zeros(2, np.uint16))
+        >>> sent, partition = Route(partitions=2, by="all").distribute(rows)
+        >>> sent.sn.tolist(), partition.tolist()
+        ([3, 3, 4, 4], [0, 1, 0, 1])
+        """
+        if self.by != "all" or self.partitions == 1:
+            return batch, self.partition(batch.arrow, batch.sn, batch.sub)
+        every = np.arange(self.partitions, dtype=np.uint16)
+        return batch.take(np.repeat(np.arange(len(batch)), self.partitions)), np.tile(every, len(batch))
+
+    def partition(self, rows: pa.RecordBatch, sn: npt.NDArray[np.int64], sub: Subseqs | None) -> Pids:
+        """Return the partition of each row; not for `by="all"`.
 
         >>> Route(partitions=3, by="range", columns=("n",), boundaries=(10, 20)).partition(
         ...     pa.record_batch({"n": [9, 10, 25, None]}), np.arange(4), None).tolist()
@@ -56,6 +74,7 @@ class Route:
             return partition_of([rows.column(name) for name in self.columns], self.partitions)
         if self.by == "range":
             return _by_range(rows.column(self.columns[0]), self.boundaries)
+        assert self.by == "any"
         return _by_position(sn, sub, self.partitions)
 
 

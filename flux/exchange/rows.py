@@ -174,6 +174,17 @@ class Rows:
             return self
         return Rows(gather(self.wide, chosen), self.punctuations)
 
+    def of_partitions(self, partitions: list[int]) -> Rows:
+        """Return the rows to these consumer partitions, and all punctuations; a recording takes both for one."""
+        if self.wide is None or self.spilled:
+            return self
+        consumer = self.hidden(PARTITION)
+        is_chosen = np.zeros(int(consumer.max()) + 1, dtype=np.bool_)
+        is_chosen[partitions] = True
+        rows = Rows(gather(self.wide, np.flatnonzero(is_chosen.take(consumer))), self.punctuations)
+        rows.token = self.token
+        return rows
+
     def encode(self) -> pa.Buffer | None:
         """Return the record batch as Arrow IPC without its schema; cached for lanes that send it whole."""
         if self._encoded is None and self.wide is not None:

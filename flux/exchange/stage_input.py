@@ -61,7 +61,8 @@ class StageInput:
         return [*(parts[place] for place in others), *own], [*(edges[place] for place in others), *early]
 
     def _part(self, job: Consume, frame: PendingInput) -> Rows:
-        rows: Rows = frame.body.between(job.after, job.upto) if job.ordered else frame.body
+        after, upto = (job.after, job.upto) if job.ordered else (frame.after, frame.upto)
+        rows: Rows = frame.body.between(after, upto)
         if frame.channels:
             rows = rows.select(self._mask(frame.channels, frame.edge))
         return self._widen(rows, self._edges[frame.edge]) if self._sides else rows

@@ -28,5 +28,5 @@ def route_output(
     for number, tap, route in edges:
         batch = outputs.get(tap)
         if batch is not None:
-            rows[number] = Rows.routed(batch, route.partition(batch.arrow, batch.sn, batch.sub), punctuations)
+            rows[number] = Rows.routed(*route.distribute(batch), punctuations)
     return make_body([edge.number for edge in edges], rows, punctuations)

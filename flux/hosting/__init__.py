@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..model.operator import KeyedOperator, Operator, OperatorStep, PooledOperator, check_constructor, operator_class
+from ..model.plain_calls import check_sync_methods
 from ..types.errors import PlanError
 from ..wire.state_types import StateTypes
 from .hosted import ROW_WAS, Hosted
@@ -59,6 +60,7 @@ def checked_operator(factory: Any, name: str) -> Any:
             f"step {name!r}: a flux.{form.base.__name__} gets its rows in {form.method}, and {kind.__name__} does not "
             "define it. Define it"
         )
+    check_sync_methods(f"step {name!r}", kind, form.base)
     if form.base is PooledOperator and hasattr(kind, "process_with_punctuations"):
         _check_on_punctuation(kind, name)
     if declaring is factory:

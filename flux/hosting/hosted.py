@@ -12,15 +12,13 @@ from ..model.batch import Batch, punctuation_rows
 from ..model.error_location import columns_hint, locate
 from ..model.operator import OperatorStep, Punctuation
 from ..types.arrays import ColumnError, record_batch_of
-from ..types.errors import FluxError, OperatorError
+from ..types.errors import RAISED, FluxError, OperatorError
 from ..types.infer import PartialSchema, concat, extend_schema
 from ..types.to_python import format_row
 from ..wire.state_types import PLAIN, StateTypes
 from .key_check import check_key_kept
 
 ROW_WAS = "; the row was "
-# A library that calls sys.exit() must not end a site as if the run had succeeded.
-RAISED = (Exception, SystemExit)
 _ADVICE = 'Fix the operator, or let on_error="skip" drop and count the rows for which it raises'
 
 
@@ -93,6 +91,13 @@ class Hosted:
 
     def take_late(self) -> dict[int, int]:
         return {}  # See PooledOperator.
+
+    def time_partitions(self) -> None:
+        """Time the calls that are for one partition, from now on; of other calls that would say nothing."""
+
+    def take_costs(self) -> dict[int, float]:
+        """Return the seconds that the calls for each partition took since the last call, if they are timed."""
+        return {}
 
     @property
     def output(self) -> Any:

@@ -15,9 +15,9 @@ from ..model.operator import KeyedOperator, OperatorStep, Punctuation
 from ..model.output_rows import NotARow, OutputRows
 from ..model.timers import Timers
 from ..model.zoned_keys import wrap_zoned
-from ..types.errors import FluxError, OperatorError, PlanError, StateError
+from ..types.errors import RAISED, FluxError, OperatorError, PlanError, StateError
 from ..types.to_python import UNREPRESENTABLE, first_unrepresentable, to_python
-from .hosted import RAISED, Hosted
+from .hosted import Hosted
 
 NAN = float("nan")
 _PIECE_KEYS = 8_192  # In one piece of state: read, sent and installed in a few milliseconds.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ class PerPartition(Hosted):
         super().__init__(step, state_in_memory)
         self._instances: dict[int, Operator] = {}
         self._has_on_punctuation = False  # Whether an instance defines it.
+        self._costs_s: dict[int, float] | None = None  # Of the partitions' calls, if they are timed.
 
     def open(self, partitions_held: Iterable[int]) -> None:
         for pid in partitions_held:
@@ -69,12 +71,30 @@ class PerPartition(Hosted):
         process = self._instance(pid).process
         # Another partition of this batch may just have defined the output schema.
         rows.output = self._output
-        return self._check_output(self._call(pid, rows, process, rows), rows, process)
+        return self._check_output(self._call_timed(pid, rows, process, rows), rows, process)
+
+    def _call_timed(self, pid: int, rows: Batch | None, function: Callable[..., Any], *args: Any) -> Any:
+        if self._costs_s is None:
+            return self._call(pid, rows, function, *args)
+        began_s = time.monotonic()
+        try:
+            return self._call(pid, rows, function, *args)
+        finally:
+            self._costs_s[pid] = self._costs_s.get(pid, 0.0) + time.monotonic() - began_s
+
+    def time_partitions(self) -> None:
+        self._costs_s = {}
+
+    def take_costs(self) -> dict[int, float]:
+        if not self._costs_s:
+            return {}
+        costs_s, self._costs_s = self._costs_s, {}
+        return costs_s
 
     def punctuate(self, p: Punctuation) -> Batch | None:
         parts = []
         for pid in sorted(self._instances.keys() if p.partitions is None else p.partitions):
-            columns = self._call(pid, None, self._instance(pid).on_punctuation, p)
+            columns = self._call_timed(pid, None, self._instance(pid).on_punctuation, p)
             if columns is not None:
                 parts.append((columns, pid))
         return self._caused_rows(parts, p)
@@ -84,7 +104,11 @@ class PerPartition(Hosted):
             self.drop_partition(pid)
 
     def get_partition_state(self, pid: int) -> Any:
-        return self._state(pid, self._instance(pid).get_state)
+        instance = self._instance(pid)
+        state = self._state(pid, instance.get_state)
+        if state is not None and type(instance).install_state is Operator.install_state:
+            self._call(pid, None, instance.install_state, None)  # It raises: no other site could install this state.
+        return state
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         instance = self._get_or_add(pid)

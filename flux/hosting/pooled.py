@@ -80,7 +80,11 @@ class Pooled(Hosted):
         self._call(None, None, self._instance.close)
 
     def get_partition_state(self, pid: int) -> Any:
-        return self._state(pid, self._instance.get_partition_state, pid)
+        instance = self._instance
+        state = self._state(pid, instance.get_partition_state, pid)
+        if state is not None and type(instance).install_partition_state is PooledOperator.install_partition_state:
+            self._call(pid, None, instance.install_partition_state, pid, None)  # It raises, as on another site.
+        return state
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         if state is not None:

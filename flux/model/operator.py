@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 
 from ..types.arrays import ColumnError, schema_of
 from ..types.deprecated import warn_renamed
-from ..types.errors import PlanError, StateError
+from ..types.errors import RAISED, PlanError, StateError
 from .batch import Batch
 from .punctuation import Punctuation
 from .timers import Timers
@@ -319,6 +319,18 @@ def waits_for_watermarks(step: OperatorStep) -> bool:
     return issubclass(kind, PooledOperator) and kind.waits_for_watermarks(step.parameters)
 
 
+def has_transferable_state(step: OperatorStep) -> bool:
+    """Return whether a step's class defines how its state goes to another site.
+
+    Without that a transfer ends the run, unless an instance has no attributes.
+    """
+    declaring = operator_class(step.factory, step.name)
+    kind = declaring if isinstance(declaring, type) else type(declaring)
+    if issubclass(kind, PooledOperator):
+        return kind.get_partition_state is not PooledOperator.get_partition_state
+    return not issubclass(kind, Operator) or kind.get_state is not Operator.get_state
+
+
 def name_of(factory: Any) -> str:
     """Return the name of a step: the same in every process, so without any memory address."""
     while isinstance(factory, partial):
@@ -330,7 +342,7 @@ def _instance_of(factory: Any, name: str) -> Any:
     """Return a new operator; `PlanError` if the factory raises without arguments."""
     try:
         return factory()
-    except (Exception, SystemExit) as error:
+    except RAISED as error:
         hint = ". A function of a row goes into map(...) or filter(...)" if inspect.isfunction(factory) else ""
         raise _creation_error(error, name, hint) from error
 

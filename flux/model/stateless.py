@@ -7,6 +7,7 @@ time, a named tuple. With `batch=True` it gets a whole `flux.Batch` and works on
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -91,7 +92,10 @@ class Filter(_Stateless):
         if self._by_batch:
             kept = np.flatnonzero(_mask(self._fn(batch), batch))
         else:
-            kept = np.flatnonzero(np.fromiter((bool(self._fn(row)) for row in batch.rows()), np.bool_, len(batch)))
+            made = [self._fn(row) for row in batch.rows()]
+            if made and inspect.isawaitable(made[0]):  # It would be true, whatever the function returns.
+                raise _unexpected(made[0], batch, "whether to keep the row. Write the function without `async`")
+            kept = np.flatnonzero(np.fromiter(map(bool, made), np.bool_, len(batch)))
         if len(kept) == len(batch):
             return batch
         rows = batch.arrow.take(pa.array(kept))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..types.array_types import Key
-from ..types.errors import OperatorError
+from ..types.errors import RAISED, OperatorError
 from .error_location import locate
 from .event_time import FARTHEST_MS
 from .output_rows import NotARow, OutputRows
@@ -114,7 +114,7 @@ class Timers:
                         outputs.add(made)
                 except NotARow as error:
                     raise OperatorError(error.message(on_timer), None, pid, p.sn) from None
-                except (Exception, SystemExit) as error:
+                except RAISED as error:
                     raised = f"{locate(on_timer, error)} raised {type(error).__name__}: {error}"
                     message = f"{raised}; it was called for the key {key!r:.200} at {time}"
                     raise OperatorError(message, None, pid) from error

@@ -5,8 +5,9 @@ partitioned by key like the rows that are looked up: each partition has the part
 There the last row of each key is kept in a `ValueStore`, and the merged order of both streams decides which one a row
 finds. So both copies of a partition find the same.
 
-A stream is not given to all partitions: each key's row is where the rows of that key are, so results are the same, and
-state is smaller. A key that most rows have makes one partition slow.
+A stream may instead be broadcast: its edge gives each row to every partition (`Route` with `by="all"`), and the rows
+that are looked up go to any. The result is the same. State is a whole table in each partition, and a row of the table
+costs as many as there are partitions; in return, a key that most rows have makes no partition slow.
 """
 
 from __future__ import annotations

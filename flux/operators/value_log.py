@@ -16,7 +16,7 @@ import pyarrow as pa
 from ..model.error_location import locate
 from ..types.array_types import Int64s
 from ..types.arrays import ColumnError, to_arrow_array, to_numpy
-from ..types.errors import FluxError, OperatorError
+from ..types.errors import RAISED, FluxError, OperatorError
 from .aggregates import Aggregate, entry_name, numbers_of
 from .key_order import begins_of, in_order, order_numbers
 from .keys import piece_slices
@@ -204,7 +204,7 @@ def _made_by_user(aggregate: Aggregate, logged: Grouped, columns: Mapping[str, A
             found.append(made)
     except FluxError:
         raise
-    except (Exception, SystemExit) as error:  # A library that calls sys.exit() must not end a site.
+    except RAISED as error:
         raise failure(f"{locate(function, error)} raised {type(error).__name__}: {error}", len(found)) from error
     try:
         return to_arrow_array(found, field)

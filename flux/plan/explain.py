@@ -60,9 +60,7 @@ def describe_sites(plan: Plan) -> str:
 
 def heading(segment: Segment) -> str:
     """Return the exchange or join that a segment begins with."""
-    if segment.sides:
-        return f"join({', '.join(segment.columns)})"
-    return f"exchange({', '.join(segment.columns) or 'by any'})"
+    return f"{'join' if segment.sides else 'exchange'}({', '.join(segment.columns) or 'by any'})"
 
 
 def describe_partitions(segment: Segment) -> str:
@@ -77,8 +75,8 @@ def describe_route(edge: Edge) -> str:
     route = edge.route
     if route.partitions == 1:
         return ""
-    by = {"hash": "by hash of", "range": "by ranges of", "any": "by position"}[route.by]
-    return f"{by} {', '.join(route.columns)}" if route.by != "any" else by
+    by = {"hash": "by hash of", "range": "by ranges of", "any": "by position", "all": "to all partitions"}[route.by]
+    return f"{by} {', '.join(route.columns)}" if route.by in ("hash", "range") else by
 
 
 def place_name(segment: Segment, place: int, is_ingress: bool) -> str:

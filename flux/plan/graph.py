@@ -55,6 +55,7 @@ class ExchangeNode:
     """A new segment begins. If its inputs have different columns, `sides` are their schemas.
 
     If it `takes_skipped`, its input is the rows that were skipped in all segments that do not follow such an exchange.
+    Without `balance`, its partitions are not moved to even out the load.
     """
 
     number: int
@@ -65,6 +66,7 @@ class ExchangeNode:
     order: Order
     sides: tuple[pa.Schema, ...] = ()
     takes_skipped: bool = False
+    balance: bool = True
 
     @property
     def title(self) -> str:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ..exchange.routes import Route
 from ..exchange.stage_output import OutputEdge
-from ..model.operator import OperatorStep, operator_class
+from ..model.operator import OperatorStep, has_transferable_state, operator_class
 from ..model.stateless import STATELESS
 from ..protocols.messages import View
 from ..types.errors import PlanError
@@ -46,6 +46,7 @@ class Segment:
     parents: tuple[int, ...] = ()
     ordered: bool = True
     sides: tuple[pa.Schema, ...] = ()
+    balance: bool = True  # Whether its partitions are moved to even out the load.
 
     def __post_init__(self) -> None:
         if not self.parents:
@@ -141,6 +142,24 @@ class Plan:
     def site_names(self) -> tuple[str, ...]:
         """site-1 to site-N; standbys continue the numbering."""
         return tuple(f"site-{i + 1}" for i in range(self.sites + self.standby))
+
+    @property
+    def spares(self) -> tuple[str, ...]:
+        """The standbys: no policy moves load to them before they hold a copy."""
+        return self.site_names[self.sites :]
+
+    @property
+    def pinned_stages(self) -> frozenset[int]:
+        """The stages whose partitions no policy moves.
+
+        A stage of single copies may have state that no site could install: only a move would need that, and would end
+        the run. With pairs a state that cannot be copied ends it in any case.
+        """
+        return frozenset(stage for stage in self.stages if self._is_pinned(self.segment(stage)))
+
+    @staticmethod
+    def _is_pinned(segment: Segment) -> bool:
+        return not segment.balance or (segment.copies == 1 and not all(map(has_transferable_state, segment.steps)))
 
     @property
     def stateful_steps(self) -> tuple[str, ...]:

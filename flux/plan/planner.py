@@ -115,6 +115,7 @@ class _Layout:
             availability=node.availability or availability,
             ordered=node.order == "sn",
             sides=node.sides,
+            balance=node.balance,
             **self.tree(stage),
         )
 

@@ -131,13 +131,15 @@ def lookup_in_stream(
     availability: Availability | None,
     suffix: str,
     deletes: str | None,
+    is_broadcast: bool,
 ) -> S:
-    """Return the rows of a stream with the last row of their key in another."""
+    """Return the rows of a stream with the last row of their key in another, which all partitions get if broadcast."""
     _check_partner("lookup", stream, table)
     check_partitions(partitions, availability)
     assert stream._schema is not None and table._schema is not None
     spec = lookup_spec(stream._schema, table._schema, on, suffix, how, deletes)
-    return _add_joint(stream, table, Lookup, spec, partitions, availability)
+    routes = (Route(partitions=partitions, by="any"), Route(partitions=partitions, by="all")) if is_broadcast else None
+    return _add_joint(stream, table, Lookup, spec, partitions, availability, routes=routes)
 
 
 def _add_joint(
@@ -148,20 +150,25 @@ def _add_joint(
     partitions: int,
     availability: Availability | None,
     kept: Retained | None = None,
+    routes: tuple[Route, Route] | None = None,
 ) -> S:
-    """Repartition both streams by the columns in which they agree, and add an operator of both."""
+    """Repartition both streams, and add an operator of both; without `routes`, by the columns in which they agree."""
+    key = joined.ours if routes is None else ()
+    if routes is None:
+        ours, theirs = (Route(partitions=partitions, columns=joined.keys(side)) for side in (0, 1))
+        routes = ours, theirs
     inputs = tuple(
-        Input(tail=tail, route=Route(partitions=partitions, columns=columns), side=side)
-        for side, (stream, columns) in enumerate(((left, joined.ours), (right, joined.theirs)))
+        Input(tail=tail, route=route, side=side)
+        for side, (stream, route) in enumerate(zip((left, right), routes, strict=True))
         for tail in stream._tails
     )
-    stream = left._add_exchange(inputs, joined.ours, partitions, availability, "sn", joined.sides)
+    stream = left._add_exchange(inputs, key, partitions, availability, "sn", joined.sides)
     level = max(left._level, right._level)
     step = OperatorStep(
         factory=factory,
         parameters={"joined": joined},
         name=factory.__name__,
-        key_columns=joined.ours,
+        key_columns=key,
         partitions=partitions,
         level=level,
         output=joined.output,

@@ -6,6 +6,7 @@ danger. Ingress, egress and controller may die at any time.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..protocols.messages import View
 from .doom import DISK, MOMENTS, SEND, SINK, Doom
 from .kernel import WorldProcess
+from .memory_shortage import MemoryShortage
 from .replaced_calls import SimulatedSystem
 
 FAULTS = {
@@ -29,11 +31,16 @@ FAULTS = {
     "lost": "a site cannot reach the controller for so long that it is declared dead",
     "reset": "a connection breaks",
     "disk": "the disk has no room for journals",
+    "read": "a process is killed, and the next read from the disk fails: an error may be the end",
+    "memory": "a site has no memory for one call; its partners go on",
     "drain": "a site is emptied and stopped",
 }
 
 _ENDS = (INGRESS, EGRESS, CONTROLLER)
+_CALLS_MAX = 3_000
 _FOR_GOOD_S = 1_000.0  # Longer than a world lasts.
+_PLANNED = (0, 4, 8, 8, 12, 12, 20, 40)  # Faults of a world.
+_UNREADABLE_WORLDS = 0.06  # Their last fault is of the kind `read`.
 _SHORT_S = 0.25  # Less than the time after which a silent process is suspected.
 
 
@@ -55,6 +62,9 @@ class FaultyWorld(Protocol):
     def run_state(self) -> RunState | None:
         """What the driver knows."""
 
+    def note_fault(self, number: int | None, text: str) -> None:
+        """Note a fault that is caused now."""
+
 
 class FaultInjector:
     """Causes the faults of one world."""
@@ -69,13 +79,16 @@ class FaultInjector:
         self._world = world
         self._left_out = left_out
         self._rng = random.Random(f"{world.seed} faults")
-        self._planned = self._rng.choice((0, 10, 20, 40, 40))
-        self._pause_s = self._rng.choice((0.005, 0.01, 0.02))
+        self._planned = self._rng.choice(_PLANNED)
+        self._pause_s = self._rng.choice((0.003, 0.006, 0.012))
         self._kinds = self._named(kinds) if kinds else self._draw_kinds()
+        self._unreadable_at = 0  # The fault of which the run may end, if there is one, is the last.
+        if not kinds and random.Random(f"{world.seed} reads").random() < _UNREADABLE_WORLDS:
+            self._planned += 1
+            self._unreadable_at = self._planned
         if faults_max is not None:
             self._planned = min(self._planned, faults_max)
         self._drawn = 0
-        self.faults: list[str] = []  # Those that were caused, in words.
         self.last_at = 0.0
         self.is_done = False
 
@@ -87,8 +100,14 @@ class FaultInjector:
         while self._drawn < self._planned and not state.ended:
             await trio.sleep(rng.expovariate(1 / self._pause_s))
             if not world.is_ending:
-                rng.choice(self._kinds)()
+                is_last = self._drawn + 1 == self._unreadable_at
+                (self._fail_read if is_last else rng.choice(self._kinds))()
         self.is_done = True
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether the world is to have any."""
+        return self._planned > 0
 
     def _draw_kinds(self) -> list[Callable[[], None]]:
         """Return the kinds of fault of this world: few, so that each world is of another character."""
@@ -102,6 +121,7 @@ class FaultInjector:
             self._fill_disk,
             self._lose_controller,
             self._drain,
+            self._starve,
         ]
         chosen = self._rng.sample(others, self._rng.randint(0, 3))
         return [*deaths, *chosen] if self._rng.random() < 0.9 else chosen or deaths
@@ -117,6 +137,8 @@ class FaultInjector:
             "lost": [self._lose_controller],
             "reset": [self._reset],
             "disk": [self._fill_disk],
+            "read": [self._fail_read],
+            "memory": [self._starve],
             "drain": [self._drain],
         }
         assert causes.keys() == FAULTS.keys()
@@ -128,8 +150,7 @@ class FaultInjector:
         if self._drawn in self._left_out:
             return False
         self.last_at = self._world.now
-        self.faults.append(f"{self._drawn:3} at {self.last_at:.3f} s: {text}")
-        self._world.system.kernel.note("fault", text)
+        self._world.note_fault(self._drawn, text)
         return True
 
     # Processes that are started again.
@@ -151,6 +172,13 @@ class FaultInjector:
         rng = self._rng
         return Doom(kind=rng.choice(kinds), n=rng.choice((1, 1, 1, 2, 3, 8)), moment=rng.choice(MOMENTS))
 
+    def _fail_read(self) -> None:
+        """Kill a process with a journal; a read of the disk fails, most likely that of the one that is started next."""
+        process = self._world.live.get(self._rng.choice(_ENDS))
+        if process is not None and self._begin(f"kill {process.name}, and the next read of the disk fails"):
+            self._world.system.disk.fail_read()
+            self._world.system.kernel.end(process, -9)
+
     # Sites.
 
     def _kill_site(self) -> None:
@@ -165,6 +193,19 @@ class FaultInjector:
             if self._begin(f"{site} is to die: {doom}"):
                 self._world.live[site].doom = doom
                 self._replace()
+
+    def _starve(self) -> None:
+        """Have a site find no memory in one of its next calls; a site that beats makes some hundred in a second.
+
+        It must know that others have all that it has: one with the last copy ends the run with the error.
+        """
+        site = self._site_to_lose()
+        view = None if site is None else self._world.live[site].runnable.shell.node.view
+        if site is not None and view is not None and not view.needs(site):
+            calls = int(math.exp(self._rng.uniform(0, math.log(_CALLS_MAX))))
+            if self._begin(f"{site} is to have no memory, after {calls} calls"):
+                self._world.live[site].shortage = MemoryShortage(calls)
+                self._risk(site)
 
     def _drain(self) -> None:
         """Have a site emptied and stopped, as a user may."""

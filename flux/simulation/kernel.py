@@ -21,7 +21,9 @@ from typing import Any, Protocol
 import trio
 from trio._core._traps import WaitTaskRescheduled
 
+from ..types.errors import is_out_of_memory, unwrap_group
 from .doom import Doom
+from .memory_shortage import MemoryShortage
 from .world_clock import WorldClock
 
 _TRACE_LINES_KEPT = 400
@@ -50,11 +52,13 @@ class WorldProcess:
         self.pid = next(kernel.pids)
         self.started_at = kernel.now
         self.went_on_at = 0.0  # After it was stopped.
+        self.busy_s = 0.0  # For so long it has not returned to its loop.
         self.runnable: Any = None
         self.is_dead = False
         self.is_stopped = False
         self.status: int | None = None  # The exit status; negative: a signal.
         self.doom: Doom | None = None
+        self.shortage: MemoryShortage | None = None
         self.owned: dict[Owned, None] = {}
         self.scope = trio.CancelScope()
         self.held: list[trio.lowlevel.Task] = []  # Tasks that are to run when it continues.
@@ -81,7 +85,8 @@ class _Gate:
             self._is_held, self._value = True, value
             self._process.held.append(self._task)
             return WaitTaskRescheduled(lambda _: trio.lowlevel.Abort.FAILED)
-        return self._coro.send(value)
+        shortage = self._process.shortage
+        return self._coro.send(value) if shortage is None else shortage.run(self._coro.send, value)
 
     def throw(self, error: BaseException) -> Any:
         return self._coro.throw(error)
@@ -155,16 +160,24 @@ class Kernel:
                     process.runnable = make()
                     await process.runnable.run()
         except BaseException as error:
-            if not process.is_dead:
+            shortage = process.shortage
+            is_excused = shortage is not None and shortage.has_struck and is_out_of_memory(unwrap_group(error))
+            if not process.is_dead and not is_excused:
                 crashed(_text(error))
         if not process.is_dead:
             self.end(process, 1)
+
+    async def _live_in_thread(self, process: WorldProcess, run: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await run()
+        except MemoryError as error:  # It ends the thread, and the process lives on.
+            self.note(process.name, f"a thread ends: {error}")
 
     def spawn(self, run: Callable[[], Awaitable[None]]) -> None:
         """Start a task of the process that runs now, apart from its other tasks: a thread."""
         process = running.get()
         assert process is not None and process.nursery is not None
-        process.nursery.start_soon(run)
+        process.nursery.start_soon(self._live_in_thread, process, run)
 
     def end(self, process: WorldProcess, status: int) -> None:
         """End a process at once; a negative status is a signal."""

@@ -18,8 +18,12 @@ from unittest.mock import patch
 import trio
 from trio._core import _run
 
+from ..controller import view_journal
+from ..site.egress import sink_journal
+from ..site.ingress import sequence_journal
 from ..site.state_transfer import snapshot
-from ..system import filesystem, network, process_control, threads
+from ..spark.sink import outlet_store
+from ..system import filesystem, idle_time, network, process_control, threads
 from ..wire.transfer import state_chunks
 from .kernel import Kernel, Killed, WorldProcess, running
 from .simulated_disk import SimulatedDisk
@@ -29,6 +33,7 @@ _EPOCH_S = 1_700_000_000.0
 _THREAD_MAX_S = 0.005
 _FORK_MAX_S = 0.02
 _FORKS_KILLED = 0.1
+_SHORTEN_AT_BYTES = (300, 2_000, 256 << 10)  # The last is that of production, which no world reaches.
 
 
 class _LoopThread:
@@ -70,6 +75,7 @@ class SimulatedSystem:
         self._rng = random.Random(f"{seed} threads")
         self._thread_s = 0.0
         self._call_s = self._rng.choice((0.0, 0.0, 1.0))  # If calls take long, state is read in forks.
+        self.shorten_at_bytes = random.Random(f"{seed} journals").choice(_SHORTEN_AT_BYTES)
         self._tokens = random.Random(f"{seed} tokens")
 
     @contextmanager
@@ -94,18 +100,26 @@ class SimulatedSystem:
             (network, "receive_plain", lambda sock, most: sock.recv(most)),
             (filesystem, "calls", disk),
             (filesystem, "lock_file", disk.lock_file),
+            (outlet_store, "calls", disk),
+            (outlet_store, "lock_file", disk.flock),
+            (view_journal, "SHORTEN_BYTES", self.shorten_at_bytes),
+            (sequence_journal, "SHORTEN_AT_BYTES", self.shorten_at_bytes),
+            (sink_journal, "_SHORTEN_AT_BYTES", self.shorten_at_bytes),
             (threads, "call_in_thread", self._call_in_thread),
             (threads, "start_loop", self._start_loop),
             (process_control, "exit_now", self._exit_now),
             (process_control, "kill_self", kernel.die),
             (process_control, "send_signal", self._send_signal),
             (process_control, "state_of", self._state_of),
+            (process_control, "cpu_s_of", lambda pid: 0.0),
+            (process_control, "run_ns_of", lambda pid: None),
             (snapshot, "Fork", self._fork),
             (time, "monotonic", lambda: kernel.now),
             (time, "time", lambda: _EPOCH_S + kernel.now),
             (time, "time_ns", lambda: int((_EPOCH_S + kernel.now) * 1e9)),
             (time, "thread_time", self._thread_time),
-            (time, "sleep", kernel.clock.jump),
+            (time, "sleep", self._sleep),
+            (idle_time, "watch", self._watch_idle_time),
             (os, "getpid", _pid),
             (secrets, "token_bytes", self._tokens.randbytes),
             (secrets, "token_hex", lambda count: self._tokens.randbytes(count).hex()),
@@ -128,6 +142,18 @@ class SimulatedSystem:
         """Return the time that this thread has worked: none, or in some worlds a second more with each call."""
         self._thread_s += self._call_s
         return self._thread_s
+
+    def _sleep(self, seconds: float) -> None:
+        """Let time pass that the process which runs is at work: it does not return to its loop."""
+        self.kernel.clock.jump(seconds)
+        if (process := running.get()) is not None:
+            process.busy_s += seconds
+
+    def _watch_idle_time(self) -> Callable[[], float]:
+        process, kernel = running.get(), self.kernel
+        assert process is not None
+        before_s = kernel.now - process.busy_s
+        return lambda: kernel.now - process.busy_s - before_s
 
     def _fork(self, stream: Any, whose: Any) -> _SimulatedFork:
         return _SimulatedFork(stream, self._rng)

@@ -2,14 +2,17 @@
 
 It has the calls of `os` that `flux.system.filesystem` names. A process that dies in the middle of a write leaves a part
 of it. What was written survives the death of a process. A loss of power takes what was not synced: see `lose_power`.
+In some worlds a call reads or writes less than it was asked to, as those of `os` may.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +23,8 @@ from .kernel import Kernel, running
 
 _FIRST_FD = 1_000_000  # No descriptor of the real system.
 _FULL_SLEEPS = 3
-_WAITS_FOR_ROOM = ".journal"  # A sink without room is an error, and ends the run.
+_CHOPPY_WORLDS = 0.3
+_WAITS_FOR_ROOM = (".journal", ".journal.new")  # A sink without room is an error, and ends the run.
 
 
 @dataclass(eq=False)
@@ -29,11 +33,12 @@ class _Inode:
     data: bytearray = field(default_factory=bytearray)
     synced: bytes | None = None  # None: never.
     is_directory: bool = False
-    locked_by: _OpenFile | None = None
+    locked_by: OpenFile | None = None
+    shared_by: dict[OpenFile, None] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
-class _OpenFile:
+class OpenFile:
     disk: SimulatedDisk
     fd: int
     path: str
@@ -51,10 +56,14 @@ class SimulatedDisk:
         self._rng = random.Random(f"{seed} disk")
         self._names: dict[str, _Inode] = {"/": _Inode(0, is_directory=True)}
         self._synced_names: dict[str, _Inode] = dict(self._names)
-        self._open: dict[int, _OpenFile] = {}
+        self._open: dict[int, OpenFile] = {}
         self._next_fd = _FIRST_FD
         self._inodes = 1
         self._full_for = 0  # Attempts to write that fail.
+        self._fails_read = False
+        self.failed_reads = 0  # Those that did.
+        self._sizes = random.Random(f"{seed} sizes")
+        self._is_choppy = self._sizes.random() < _CHOPPY_WORLDS
 
     # The calls of `os`.
 
@@ -71,7 +80,7 @@ class SimulatedDisk:
             inode.data.clear()
         fd = self._next_fd
         self._next_fd += 1
-        opened = self._open[fd] = _OpenFile(self, fd, name, inode)
+        opened = self._open[fd] = OpenFile(self, fd, name, inode)
         process = running.get()
         if process is not None:
             process.owned[opened] = None
@@ -88,11 +97,18 @@ class SimulatedDisk:
                 process.owned.pop(opened, None)
 
     def pread(self, fd: int, count: int, offset: int) -> bytes:
-        return bytes(self._open[fd].inode.data[offset : offset + count])
+        opened = self._open_file(fd)
+        if self._fails_read:
+            self._fails_read = False
+            self.failed_reads += 1
+            self._kernel.note("disk", f"cannot read {opened.path}")
+            raise OSError(errno.EIO, "Input/output error", opened.path)
+        there = bytes(opened.inode.data[offset : offset + count])
+        return there[: self._transferred(len(there))]
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
         opened = self._open_file(fd)
-        content = bytes(data)
+        content = bytes(data[: self._transferred(len(data))])
         if self._full_for and opened.path.endswith(_WAITS_FOR_ROOM):
             self._full_for -= 1
             raise OSError(errno.ENOSPC, "No space left on device", opened.path)
@@ -130,7 +146,10 @@ class SimulatedDisk:
 
     def rename(self, old: Any, new: Any) -> None:
         dies = self._effect(f"rename {os.fspath(old)} to {os.fspath(new)}")
-        self._names[os.fspath(new)] = self._names.pop(os.fspath(old))
+        inode = self._names[os.fspath(new)] = self._names.pop(os.fspath(old))
+        for opened in self._open.values():
+            if opened.inode is inode:
+                opened.path = os.fspath(new)
         if dies is not None:
             self._kernel.die()
 
@@ -143,14 +162,32 @@ class SimulatedDisk:
 
     def mkdir(self, path: Any, mode: int = 0o777) -> None:
         self._effect(f"make {os.fspath(path)}")
-        self._new(os.fspath(path)).is_directory = True
+        inode = self._new(os.fspath(path))
+        inode.is_directory = True
+        if running.get() is None:
+            self._synced_names[os.fspath(path)] = inode  # The world was made with it.
+
+    def listdir(self, path: Any) -> list[str]:
+        name = os.fspath(path)
+        if name not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", name)
+        return [os.path.basename(each) for each in self._names if each != "/" and os.path.dirname(each) == name]
+
+    def flock(self, fd: int, operation: int) -> None:
+        """Lock a file for this opener alone, or shared with others; never wait."""
+        opened = self._open_file(fd)
+        others = opened.inode.shared_by.keys() - {opened}
+        is_shared = bool(operation & fcntl.LOCK_SH)
+        if opened.inode.locked_by not in (None, opened) or (others and not is_shared):
+            raise BlockingIOError(errno.EWOULDBLOCK, "Resource temporarily unavailable")
+        if is_shared:
+            opened.inode.shared_by[opened] = None
+        else:
+            opened.inode.locked_by = opened
 
     def lock_file(self, fd: int) -> None:
         """Take the place of `flock`."""
-        opened = self._open_file(fd)
-        if opened.inode.locked_by not in (None, opened):
-            raise BlockingIOError(errno.EWOULDBLOCK, "Resource temporarily unavailable")
-        opened.inode.locked_by = opened
+        self.flock(fd, fcntl.LOCK_EX)
 
     # Faults, and what tests read.
 
@@ -158,10 +195,18 @@ class SimulatedDisk:
         """Have the next writes to journals fail, for want of room."""
         self._full_for = self._rng.randint(1, _FULL_SLEEPS)
 
-    def content(self, path: Path) -> bytes:
+    def fail_read(self) -> None:
+        """Have the next read fail."""
+        self._fails_read = True
+
+    def content(self, path: str | Path) -> bytes:
         """Return the content of a file; empty if it is not there."""
         inode = self._names.get(os.fspath(path))
         return b"" if inode is None else bytes(inode.data)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of all files, by name."""
+        return {name: len(inode.data) for name, inode in self._names.items() if not inode.is_directory}
 
     def lose_power(self) -> None:
         """Keep of each file and each name what was synced; of the rest, what chance leaves."""
@@ -169,8 +214,10 @@ class SimulatedDisk:
         for name, inode in self._names.items():
             if self._rng.random() < 0.5:
                 names[name] = inode
+        names = {name: inode for name, inode in names.items() if all(map(names.__contains__, _above(name)))}
         for inode in {id(inode): inode for inode in names.values()}.values():
             inode.locked_by = None
+            inode.shared_by.clear()
             synced = inode.synced or b""
             if inode.is_directory or bytes(inode.data) == synced:
                 continue
@@ -178,16 +225,21 @@ class SimulatedDisk:
             inode.data = bytearray(synced) if cut < len(synced) else inode.data[:cut]
         self._names, self._synced_names = names, dict(names)
 
-    def forget(self, opened: _OpenFile) -> None:
+    def forget(self, opened: OpenFile) -> None:
         """Close an open file, and release its lock."""
         self._open.pop(opened.fd, None)
+        opened.inode.shared_by.pop(opened, None)
         if opened.inode.locked_by is opened:
             opened.inode.locked_by = None
 
     def _effect(self, text: str) -> str | None:
         return self._kernel.effect(DISK, text)
 
-    def _open_file(self, fd: int) -> _OpenFile:
+    def _transferred(self, count: int) -> int:
+        """Return how much of so many bytes a call reads or writes."""
+        return self._sizes.randint(1, count) if self._is_choppy and count else count
+
+    def _open_file(self, fd: int) -> OpenFile:
         if fd not in self._open:
             raise OSError(errno.EBADF, "Bad file descriptor")
         return self._open[fd]
@@ -209,6 +261,12 @@ class SimulatedDisk:
                 self._synced_names[name] = self._names[name]
             else:
                 del self._synced_names[name]
+
+
+def _above(name: str) -> Iterator[str]:
+    """Yield the directories in which a name is, and which it is lost with."""
+    while (name := os.path.dirname(name)) != "/":
+        yield name
 
 
 def _status(inode: _Inode) -> Any:

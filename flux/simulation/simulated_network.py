@@ -225,6 +225,7 @@ class SimulatedNetwork:
         self._buffer_bytes = self.rng.choice(_BUFFER_BYTES)
         self._is_choppy = self.rng.random() < 0.2  # Whether calls transfer less than they could.
         self._cuts: set[tuple[str, str]] = set()  # From one process to another, by role.
+        self._healed_at = 0.0
         self._held_up: dict[_Direction, None] = {}  # Where something waits for the end of a cut.
         self.sent_at: dict[tuple[str, str], float] = {}  # When one process sent something to another last, by role.
 
@@ -315,6 +316,7 @@ class SimulatedNetwork:
     def heal(self, a: str, b: str) -> None:
         """End a cut; what waited arrives."""
         self._cuts -= {(a, b), (b, a)}
+        self._healed_at = self._kernel.now
         self._kernel.note("network", f"is whole between {a} and {b}")
         for way in [way for way in self._held_up if not self._is_cut(way.writer, way.reader)]:
             del self._held_up[way]
@@ -325,6 +327,10 @@ class SimulatedNetwork:
     def is_cut(self, a: str, b: str) -> bool:
         """Return whether two processes are cut off from each other, in any direction."""
         return (a, b) in self._cuts or (b, a) in self._cuts
+
+    def is_calm_for(self, seconds: float) -> bool:
+        """Return whether for so long no processes were cut off from each other."""
+        return not self._cuts and not self._held_up and self._kernel.now - self._healed_at > seconds
 
     def _is_cut(self, a: SimulatedSocket, b: SimulatedSocket) -> bool:
         return bool(self._cuts) and (a.role, b.role) in self._cuts

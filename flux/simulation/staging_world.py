@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,8 @@ from ..wire import address
 from ..wire.link import accept_loop
 from .doom import DISK, MOMENTS, SEND, Doom
 from .kernel import WorldProcess
-from .replaced_calls import SimulatedSystem
+from .seeded_world import SeededWorld
 from .simulated_stream import SimulatedStream
-from .world_result import WorldResult, quiet
 
 _PATH = "/simulated/staging.sock"
 _SECRET = b"secret of the query"
@@ -47,8 +46,10 @@ class _RequestRefused(Exception):
     """The ingress answered with an error."""
 
 
-class StagingWorld:
+class StagingWorld(SeededWorld):
     """The world of a seed."""
+
+    kind = "staging"
 
     def __init__(
         self,
@@ -58,12 +59,7 @@ class StagingWorld:
         faults_max: int | None = None,
         left_out: frozenset[int] = frozenset(),
     ) -> None:
-        self.seed = seed
-        self.rng = random.Random(f"{seed} staging")
-        self.system = SimulatedSystem(str(seed), keeps_trace)
-        self.violations: list[str] = []
-        self.faults: list[str] = []
-        self.deaths = 0
+        super().__init__(seed, keeps_trace)
         self.commits: dict[int, list[Named]] = {}  # Those that were sent, by batch.
         self.yielded: dict[int, list[int]] = {}  # Rows by batch, in the order in which batches were yielded first.
         self.rows_of: dict[str, list[int]] = {}  # By attempt.
@@ -77,38 +73,28 @@ class StagingWorld:
         self._last_at = 0.0
         self._values = 0
 
-    @property
-    def _now(self) -> float:
-        return self.system.kernel.now
-
-    def run(self) -> WorldResult:
-        """Run the world to its end."""
-        kernel = self.system.kernel
-        with tempfile.TemporaryDirectory() as directory, self.system.in_place(), quiet(self.system):
+    @contextlib.contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Have a directory for the files of attempts; their journal is at the same place on the simulated disk."""
+        with tempfile.TemporaryDirectory() as directory:
             self._directory = Path(directory)
-            filesystem.make_directory(self._directory)  # On the simulated disk too: the journal is there.
-            kernel.shown[directory] = "/simulated/staging"
-            trio.run(self._main, clock=kernel.clock, instruments=[kernel.gatekeeper])
-        return WorldResult.of(self.seed, self.system, self.violations, self.faults, self.deaths)
+            self.system.kernel.shown[directory] = "/simulated/staging"
+            yield
 
-    async def _main(self) -> None:
+    async def main(self) -> None:
+        """Run Spark and the ingress, cause faults, and check what came of it."""
         kernel = self.system.kernel
+        filesystem.make_directory(self._directory)
         kernel.note("world", f"{self.seed}: {self._batches} batches of Spark")
         self._listener = address.listen(f"unix:{_PATH}")
         kernel.on_exit = self._exited
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self._start_ingress()
-            kernel.start(nursery, "spark", "spark", lambda: _Spark(self), self._crashed("spark"))
-            nursery.start_soon(self._cause_faults)
-            while not (self.has_ended or self.violations):
-                await trio.sleep(_RETRY_S)
-                if self._now > self._last_at + _END_WITHIN_S:
-                    self.violate(f"Spark has not got to its end {_END_WITHIN_S:g} s after the last fault")
-            kernel.clock.stop()
-            nursery.cancel_scope.cancel()
-            for process in list(kernel.processes.values()):
-                process.is_dead = True
+        self._start_ingress()
+        kernel.start(self.nursery, "spark", "spark", lambda: _Spark(self), self.crashed("spark"))
+        self.nursery.start_soon(self._cause_faults)
+        while not (self.has_ended or self.violations):
+            await trio.sleep(_RETRY_S)
+            if self.now > self._last_at + _END_WITHIN_S:
+                self.violate(f"Spark has not got to its end {_END_WITHIN_S:g} s after the last fault")
         if not self.violations and sorted(self.yielded) != list(range(self._batches)):
             self.violate(f"the batches {sorted(self.yielded)} were yielded, of {self._batches} that were committed")
 
@@ -117,16 +103,13 @@ class StagingWorld:
     def _start_ingress(self) -> None:
         kernel = self.system.kernel
         ingress = lambda: _StagingIngress(self)  # noqa: E731
-        self._ingress = kernel.start(self._nursery, "ingress", "ingress", ingress, self._crashed("ingress"))
+        self._ingress = kernel.start(self.nursery, "ingress", "ingress", ingress, self.crashed("ingress"))
 
     def _exited(self, process: WorldProcess) -> None:
         if process is self._ingress:
             self.deaths += 1
             self._ingress = None
-            self.system.kernel.at(self._now + self.rng.uniform(0, 0.05), self._start_ingress)
-
-    def _crashed(self, name: str) -> Callable[[str], None]:
-        return lambda text: self.violate(f"{name} ended with an error: {text}")
+            self.system.kernel.at(self.now + self.rng.uniform(0, 0.05), self._start_ingress)
 
     async def take(self, batch: Any) -> None:
         """Take a batch as the source does: read its rows when there is room; it is done when the copies have them."""
@@ -155,19 +138,13 @@ class StagingWorld:
             self._drawn += 1
             if process is None or self._drawn in self._left_out:
                 continue
-            self._last_at = self._now
+            self._last_at = self.now
             text = "kill the ingress" if at_once else f"the ingress is to die: {doom}"
-            self.faults.append(f"{self._drawn:3} at {self._now:.3f} s: {text}")
-            self.system.kernel.note("fault", text)
+            self.note_fault(self._drawn, text)
             if at_once:
                 self.system.kernel.end(process, -9)
             else:
                 process.doom = doom
-
-    def violate(self, text: str) -> None:
-        """Note what must not be."""
-        self.system.kernel.note("world", f"VIOLATION: {text}")
-        self.violations.append(text)
 
     def new_rows(self, attempt: str, count: int) -> pa.RecordBatch:
         """Return rows that no other attempt has."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from itertools import count, islice
 from multiprocessing import get_context
 from typing import Any
 
+from ..model.gc_control import gc_paused
 from .process_world import ProcessWorld
 from .world_result import WorldResult
 
@@ -19,19 +21,26 @@ __all__ = ["Swarm", "replay_command", "run_world", "shrink", "simulate_worlds"]
 
 _PROGRESS_S = 10.0
 _WORLDS_AT_ONCE = 20  # Given to each process of a swarm.
-_STAGING_EVERY = 10  # One world in so many is the hand-off from Spark.
+_COLLECTED_WORLDS = 5
+_SPARK_EVERY = 10  # Of so many worlds, one is the hand-off from Spark, and in one Spark reads the output.
+_STAGING, _OUTLET = 9, 4
 
 
 def run_world(seed: int, kinds: Collection[str] = (), **settings: Any) -> WorldResult:
-    """Run the world of a seed: a whole run, or the hand-off from Spark, if that is installed.
+    """Run the world of a seed: a whole run, which Spark may read, or the hand-off from Spark, if that is installed.
 
     With `kinds` of faults, each world is a whole run with faults of these kinds only.
     """
     began_s = time.process_time()
-    if not kinds and seed % _STAGING_EVERY == _STAGING_EVERY - 1 and find_spec("pyspark") is not None:
+    has_spark = not kinds and find_spec("pyspark") is not None
+    if has_spark and seed % _SPARK_EVERY == _STAGING:
         from .staging_world import StagingWorld
 
         result = StagingWorld(seed, **settings).run()
+    elif has_spark and seed % _SPARK_EVERY == _OUTLET:
+        from .outlet_world import OutletWorld
+
+        result = OutletWorld(seed, **settings).run()
     else:
         result = ProcessWorld(seed, kinds=kinds, **settings).run()
     return replace(result, cpu_s=time.process_time() - began_s)
@@ -43,6 +52,8 @@ class Swarm:
 
     worlds: int = 0
     faults: int = 0
+    power_cuts: int = 0  # Of the faults.
+    torn_effects: int = 0  # Faults by which a process is to die in the middle of an effect.
     deaths: int = 0
     simulated_s: float = 0.0
     effects: int = 0
@@ -53,6 +64,8 @@ class Swarm:
         """Count a world in."""
         self.worlds += 1
         self.faults += len(result.faults)
+        self.power_cuts += sum("loss of power" in fault for fault in result.faults)
+        self.torn_effects += sum("torn" in fault for fault in result.faults)
         self.deaths += result.deaths
         self.simulated_s += result.simulated_s
         self.effects += result.effects
@@ -60,9 +73,10 @@ class Swarm:
 
     def __str__(self) -> str:
         return (
-            f"{self.worlds:,} worlds, {self.faults:,} faults, {self.deaths:,} deaths, {self.simulated_s:,.0f} s of "
-            f"simulated time, {self.effects:,} effects, {self.deaths / max(self.seconds, 1e-9):,.1f} deaths/s on one "
-            f"core, {self.seconds:.0f} s: {len(self.failures)} worlds failed"
+            f"{self.worlds:,} worlds, {self.faults:,} faults ({self.power_cuts:,} power cuts, "
+            f"{self.torn_effects:,} torn effects), {self.deaths:,} deaths, {self.simulated_s:,.0f} s of simulated "
+            f"time, {self.effects:,} effects, {self.deaths / max(self.seconds, 1e-9):,.1f} deaths/s on one core, "
+            f"{self.seconds:.0f} s: {len(self.failures)} worlds failed"
         )
 
 
@@ -98,14 +112,24 @@ def _results(
 ) -> Iterator[WorldResult]:
     ends_at = None if minutes is None else time.monotonic() + 60 * minutes
     seeds = count(first) if worlds is None else islice(count(first), worlds)
-    run = partial(run_world, kinds=kinds)
-    with ExitStack() as stack:
+    run = partial(_run_one, kinds=kinds)
+    with ExitStack() as stack, gc_paused():
+        stack.callback(gc.unfreeze)
         pool = None if jobs == 1 else stack.enter_context(get_context("fork").Pool(jobs))
         while some := list(islice(seeds, jobs * _WORLDS_AT_ONCE)):
             for result in map(run, some) if pool is None else pool.imap_unordered(run, some):
                 yield result
                 if ends_at is not None and time.monotonic() >= ends_at:
                     return
+
+
+def _run_one(seed: int, kinds: Collection[str]) -> WorldResult:
+    """Run a world; collect the garbage of some worlds together, not that of a few moments many times."""
+    result = run_world(seed, kinds)
+    if seed % _COLLECTED_WORLDS == 0:
+        gc.collect()
+        gc.freeze()  # What is left lives as long as the swarm: it need not be looked at again.
+    return result
 
 
 def replay_command(seed: int, kinds: Collection[str] = ()) -> str:

@@ -22,8 +22,11 @@ from ..dataflow import Dataflow
 from ..model.operator import KeyedOperator
 from ..sinks import Collect, Jsonl, Sink
 from ..sources import Table
+from ..spark.sink.outlet import Outlet
 
 OUTPUT = Path("/simulated/output/rows.jsonl")
+OUTLET = Path("/simulated/outlet")
+_SEGMENT_BYTES = 700
 _NAMES = ("source", "n", "nth", "total")
 
 
@@ -80,18 +83,18 @@ class WorldFlow:
     @classmethod
     def draw(cls, rng: random.Random) -> WorldFlow:
         """Return a flow at random."""
-        rows = rng.randint(4, 16)
+        rows = rng.randint(3, 12)
         return cls(
-            sources=rng.choice((1, 1, 2)),
+            sources=rng.choice((1, 1, 1, 2)),
             rows=rows,
             keys=rng.randint(1, 5),
             partitions=rng.randint(1, 4),
-            stages=rng.choice((1, 1, 1, 2)),
+            stages=rng.choice((1, 1, 1, 1, 2)),
             sink=rng.choice(("collect", "jsonl", "kept", "kept", "kept with position")),
-            batch_rows=rng.choice((1, 2, 5)),
-            rate=rows / rng.choice((0.3, 0.6)),
-            sites=rng.choice((2, 2, 3, 4)),
-            standby=rng.choice((0, 0, 1)),
+            batch_rows=rng.choice((1, 2, 3, 5)),
+            rate=rows / rng.choice((0.1, 0.2, 0.4)),
+            sites=rng.choice((2, 2, 2, 3, 4)),
+            standby=rng.choice((0, 0, 0, 1)),
             pool_rows=rng.choice((8, 32, 1_000)),
         )
 
@@ -116,6 +119,8 @@ class WorldFlow:
             return Collect()
         if self.sink == "jsonl":
             return Jsonl(OUTPUT)
+        if self.sink == "outlet":
+            return Outlet(OUTLET, segment_bytes=_SEGMENT_BYTES)
         return KeptSink(kept, effect, keeps_position=self.sink != "kept")
 
     def expected(self, source: int) -> list[tuple[int, ...]]:

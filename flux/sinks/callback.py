@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..model.plain_calls import check_result
 from ..types.errors import PlanError
 from .sink import Sink
 
@@ -47,7 +48,4 @@ class Callback(Sink):
         return position
 
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
-        if self._position is None:
-            self._fn(rows)
-        else:
-            self._fn(rows, upto)
+        check_result(self._fn(rows) if self._position is None else self._fn(rows, upto))

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..storage.disk import append, disk_error, replace_file, sync_directory
+from ..storage.disk import append, disk_error, make_durable_directory, replace_file, sync_directory
 from ..system import filesystem
 from ..types.errors import FluxError, PlanError, SinkError
 from ..types.to_python import format_value
@@ -58,7 +58,7 @@ class Jsonl(Sink):
                 return ended_upto
             if filesystem.is_directory(self._path):
                 raise PlanError(f"{_NAME}: {self._path} is a directory; give the path of a file")
-            filesystem.make_directory(self._path.parent)
+            make_durable_directory(self._path.parent)
             self._fd = filesystem.calls.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 self._take_possession(self._claim)

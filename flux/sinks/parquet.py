@@ -17,7 +17,7 @@ import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..storage.disk import disk_error, sync_directory
+from ..storage.disk import disk_error, make_durable_directory, sync_directory
 from ..storage.journal import Journal, Record, reading
 from ..types.errors import FluxError, PlanError, SinkError
 from ..wire.batches import batch_bytes
@@ -85,7 +85,7 @@ class Parquet(Sink):
             self._claim = Claim(directory)
             if (ended_upto := self._claim.ended_upto) is not None:
                 return ended_upto
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_durable_directory(self._directory)
             self._open_directory(self._claim)
         except OSError as error:
             raise disk_error(_NAME, self._directory, error, _KEPT) from error
@@ -260,4 +260,6 @@ def _noted(journal_path: Path, records: list[Record]) -> tuple[str, int, int, st
         return "", 0, 0, None
     with reading(journal_path, records[0]):
         run, position, parts, owner = msgpack.unpackb(records[0].content)
-        return str(run), int(position), int(parts), owner
+        if not isinstance(run, str):
+            raise TypeError(f"expected the name of a run, got {run!r:.100}")
+        return run, int(position), int(parts), owner

@@ -7,7 +7,9 @@ compares the digests of two copies (`divergence`). When a copy is transferred, s
 Every value of fixed width counts. Each column has a multiplier of its own; their sum and the row's number are mixed
 once, a few thousand rows at a time, so that all of it stays in the cache: a row of three integers costs 5 to 7 ns, a
 quarter of what a hash of each column over whole batches did. To hash text takes ten times as long as all else: of text
-and binary the lengths count in each row, and what is in them in one row of `_SAMPLED`, chosen by its number.
+and binary the lengths count in each row, and what is in them in one row of `_SAMPLED`, chosen by its number. A nested
+value counts in one row of `_SAMPLED_NESTED`. Of the first `_WHOLE_NUMBERS` everything counts, so that a short run, as
+users try an operator with, is compared as a whole.
 
 Departure: DESIGN.md has the digests sent on acks, to the other copy's site. Here they go to the controller, at
 positions fixed beforehand, because then neither the protocol nor what a site keeps depends on them, and copies are
@@ -33,13 +35,15 @@ from ..exchange.rows import PRODUCER, SN, SUB, Rows
 from ..model.subseq import words_of
 from ..types.array_types import Uint64s
 from ..types.hashing import mix, tokens
+from ..types.to_python import UNREPRESENTABLE, format_value, to_python
 
 EVERY = 1 << 16  # Sequence numbers.
 _LAST = (1 << 63) - 1
 
 _BLOCK_ROWS = 16_384
 _SAMPLED = 16
-_SAMPLE_SHIFT = np.uint64(64 - (_SAMPLED - 1).bit_length())
+_SAMPLED_NESTED = 256  # Such a value is compared as text, which takes microseconds.
+_WHOLE_NUMBERS = 4_096  # Sequence numbers of a stage.
 _NAN = np.uint64(0x7FF8 << 48)  # All of them count alike.
 
 # Each part of each column has a number of its own, and with it a multiplier, whatever else a batch has.
@@ -124,9 +128,10 @@ class Digests:
         for start in range(0, len(rows), _BLOCK_ROWS):
             block = slice(start, start + _BLOCK_ROWS)
             np.add.at(into, producer[block], self._mixed(edge, [(part, values[block]) for part, values in whole]))
-        texts = {place: column for place, column in enumerate(user.columns) if _is_sampled(column.type)}
-        if texts:
-            _sample(edge, texts, sn, producer, into)
+        for is_of_kind, one_of in ((_is_sampled, _SAMPLED), (pa.types.is_nested, _SAMPLED_NESTED)):
+            columns = {place: column for place, column in enumerate(user.columns) if is_of_kind(column.type)}
+            if columns:
+                _sample(edge, columns, sn, producer, one_of, into)
 
     def _mixed(self, edge: int, parts: Sequence[DigestPart]) -> Uint64s:
         """Return a word for each row, in memory that the next call reuses."""
@@ -148,18 +153,48 @@ class Digests:
 
 
 def _sample(
-    edge: int, columns: Mapping[int, Any], sn: npt.NDArray[np.int64], producer: npt.NDArray[np.uint16], into: Uint64s
+    edge: int,
+    columns: Mapping[int, Any],
+    sn: npt.NDArray[np.int64],
+    producer: npt.NDArray[np.uint16],
+    one_of: int,
+    into: Uint64s,
 ) -> None:
-    """Add the content of a sample of the rows."""
-    chosen = np.flatnonzero(mix(sn.astype(np.uint64)) >> _SAMPLE_SHIFT == 0)
+    """Add the content of one row of `one_of`, and of the first sequence numbers that of every row."""
+    shift = np.uint64(64 - (one_of - 1).bit_length())
+    is_chosen = mix(sn.astype(np.uint64)) >> shift == 0
+    if sn[0] <= _WHOLE_NUMBERS:
+        is_chosen |= sn <= _WHOLE_NUMBERS
+    chosen = np.flatnonzero(is_chosen)
     if not len(chosen):
         return
     words = sn[chosen].astype(np.uint64) + np.uint64(edge)
+    is_there = np.zeros(len(chosen), np.bool_)
     for place, column in columns.items():
         some = pc.take(column, pa.array(chosen), boundscheck=False)
-        found = tokens(some) * _multiplier(place)
-        words += np.where(some.is_null(), np.uint64(0), found) if some.null_count else found
-    np.add.at(into, producer[chosen], mix(words))
+        is_valid = some.is_valid().to_numpy(zero_copy_only=False)
+        found = tokens(_texts(some) if pa.types.is_nested(some.type) else some) * _multiplier(place)
+        words += np.where(is_valid, found, np.uint64(0))
+        is_there |= is_valid
+    # A row of nulls counts as one whose columns have no type yet.
+    np.add.at(into, producer[chosen[is_there]], mix(words[is_there]))
+
+
+def _texts(column: Any) -> Any:
+    """Return nested values as texts that do not depend on what else a batch has."""
+    try:
+        return pa.array([repr(_plain(value)) for value in to_python(column)], pa.string())
+    except UNREPRESENTABLE:
+        return pa.array([format_value(column.slice(place, 1)) for place in range(len(column))], pa.string())
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without the null fields of structs: one copy may not know an undeclared field yet."""
+    if isinstance(value, dict):
+        return {name: _plain(field) for name, field in sorted(value.items()) if field is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value + 0.0 if isinstance(value, float) else value  # Minus zero is zero.
 
 
 @cache
@@ -170,7 +205,7 @@ def _multiplier(number: int) -> np.uint64:
 
 
 def _fixed(column: Any) -> Iterator[DigestPart]:
-    """Yield what every row has of a column, as floats or unsigned. Nested values have no hash: they do not count.
+    """Yield what every row has of a column, as floats or unsigned; nested values have no such part.
 
     A null counts the same whatever the type: one copy may not know the type of an undeclared column yet.
     """

@@ -18,6 +18,8 @@ from ..wire.transfer import StateChunk
 class Role(Protocol):
     """All hooks that a shell calls. A role defines those that it needs."""
 
+    reports_work: bool = False  # Whether the controller needs to know what the process does, for balance.
+
     async def prepare(self) -> Node | None:
         """Wait for what the driver knows; return the node to begin with, if it is another than at first."""
         return None

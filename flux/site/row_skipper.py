@@ -109,6 +109,12 @@ class RowSkipper(Hosted):
     def take_late(self) -> dict[int, int]:
         return self._inner.take_late()
 
+    def time_partitions(self) -> None:
+        self._inner.time_partitions()
+
+    def take_costs(self) -> dict[int, float]:
+        return self._inner.take_costs()
+
     @property
     def output(self) -> Any:
         return self._inner.output

@@ -18,12 +18,14 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import trio
 
+from ..exchange.edge_bodies import LaneBody, cut_body, row_counts
 from ..exchange.lane_frames import LaneFrames, message_frame
 from ..exchange.merge import SchemaConflict
 from ..exchange.stage_input import StageInput
 from ..model.error_location import traceback_of, user_line
 from ..plan.plan import CONTROLLER
-from ..protocols.inspection import buffered_rows, buffers, consumers
+from ..protocols.balance_messages import Work
+from ..protocols.inspection import buffered_rows, buffers, consumers, trim
 from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import (
     Block,
@@ -33,9 +35,11 @@ from ..protocols.messages import (
     Effect,
     Message,
     ReportRefused,
+    RowCounts,
     Send,
     SendToController,
     State,
+    Trim,
 )
 from ..protocols.node import Node
 from ..system import process_control
@@ -48,6 +52,7 @@ from ..wire.membership import (
     NewView,
     NodeAddress,
     ViewReceived,
+    WorkDone,
     membership_frame,
     read_from_controller,
 )
@@ -62,6 +67,7 @@ from .report_link import ReportLink
 from .role import Role
 from .spill import Spill
 from .stuck_watch import StuckWatch
+from .work_meter import WorkMeter
 
 FENCED = 3  # The exit status of a process that was declared dead.
 OUT_OF_MEMORY = 4
@@ -85,13 +91,15 @@ class Shell:
         self.jobs: deque[Consume] = deque()
         self.reports = ReportLink()
         self.peers = Peers(config, node.name, self)
+        self.meter = WorkMeter(config.plan)
         plan = config.plan
         self.lanes = LaneFrames(
             [(plan.partitions(edge.producer), plan.partitions(edge.consumer)) for edge in plan.edges]
         )
+        self._edges = {stage: [edge.number for edge in plan.output_edges(stage)] for stage in (0, *plan.stages)}
         self._working = trio.CancelScope()
         self._wake = trio.Event()
-        self._watch = StuckWatch(plan, plan.policy.stuck_after_s)
+        self.watch = StuckWatch(plan, plan.policy.stuck_after_s)
         self._recorder: Recorder | None = None
         self._crashes = crash_points.watch(self.name, self._flush)
         self._failed: ProcessFailed | None = None
@@ -117,9 +125,18 @@ class Shell:
         self.report(LogLine(node=self.name, level=level, text=text))
 
     def fail(self, error: BaseException) -> None:
-        """Report why this run cannot go on; the driver ends the run, and this process waits for that."""
+        """Report why this run cannot go on; the driver ends the run, and this process waits for that.
+
+        One that only lacks memory ends instead, if the run can go on without it.
+        """
+        self._end_if_out_of_memory(error)
         self._failed = ProcessFailed(node=self.name, error=_document(error))
         self.report(self._failed)
+
+    def count_rows(self, stage: int, body: LaneBody) -> RowCounts:
+        """Count the rows of what a stage emitted, if not all of its consumers take the same ones (rule 37)."""
+        view = self.node.view
+        return row_counts(self._edges[stage], body) if view is not None and view.divides(stage) else ()
 
     def input_of(self, stage: int) -> StageInput:
         """Return the lanes into a stage of this process."""
@@ -144,6 +161,8 @@ class Shell:
             nursery.start_soon(self.peers.mind_links)
             nursery.start_soon(self._guarded_loop)
             nursery.start_soon(self._report_load)
+            if self.meter.is_on and self.role.reports_work:
+                nursery.start_soon(self.meter.report_regularly, lambda: self.node, self._send_work)
 
     async def _guarded_loop(self) -> None:
         with self._working:
@@ -153,7 +172,6 @@ class Shell:
             except SchemaConflict as error:
                 self.fail(OperatorError(f"{error}. Declare `output` with the operator before the sink"))
             except Exception as error:
-                self._end_if_out_of_memory(error)
                 self.fail(error)
 
     async def _loop(self) -> None:
@@ -183,9 +201,9 @@ class Shell:
     def _perform(self, job: Consume) -> None:
         if self._crashes is not None:
             self._crashes.before(job)
-        self._watch.begin(job)
+        self.watch.begin(job)
         self.role.perform(job)
-        self._watch.end()
+        self.watch.end()
         if self._crashes is not None:
             self._crashes.after(job)
 
@@ -208,6 +226,8 @@ class Shell:
             self._send(effect)
         elif isinstance(effect, Consume):
             self.jobs.append(effect)
+        elif isinstance(effect, Trim):
+            trim(self.node, effect, partial(cut_body, self._edges[effect.stage]))
         elif isinstance(effect, ReportRefused):
             self.fail(FluxError(effect.text))
         elif isinstance(effect, SendToController):
@@ -254,7 +274,7 @@ class Shell:
         sys.stderr.write(f"flux: {self.name} ends: {why}\n")
         leave(FENCED)
 
-    def _end_if_out_of_memory(self, error: Exception) -> None:
+    def _end_if_out_of_memory(self, error: BaseException) -> None:
         """End for want of memory, if other sites hold all that this one has: they may have the memory it lacks.
 
         The crash note says at which rows. If another site ends there too, the rows are to blame, and the run ends.
@@ -269,7 +289,7 @@ class Shell:
 
     async def _keep_controller(self, here: str) -> None:
         """Stay connected to the controller, or to the next one that is started in its place."""
-        Heartbeat(self.config.address(CONTROLLER), self.config.identity(self.name), self._watch).start()
+        Heartbeat(self.config.address(CONTROLLER), self.config.identity(self.name), self.watch).start()
         while True:
             link = Link(CONTROLLER, await self._find(CONTROLLER, CONTROLLER))
             self.peers.controller = link
@@ -283,6 +303,9 @@ class Shell:
                     # The next connection starts afresh. A controller that has declared this node dead then says so.
                     self.log(f"closed the connection to the controller: {error}", logging.WARNING)
                 link.close()
+
+    def _send_work(self, work: Work) -> None:
+        self.peers.controller.send(membership_frame(WorkDone(work=work)))
 
     async def _find(self, process: str, name: str) -> socket.socket:
         return await self.peers.connect(self.config.address(process), name)

@@ -59,6 +59,19 @@ class Steps:
             found[self._skipped_place] = Batch.concat(skipped).ordered()
         return {place: made for place, made in found.items() if place in self._taps}
 
+    def time_partitions(self) -> None:
+        """Time the calls that are for one partition, from now on."""
+        for step in self.hosted:
+            step.time_partitions()
+
+    def take_costs(self) -> dict[int, float]:
+        """Return the seconds of each partition's calls, of all steps, since the last call, if they are timed."""
+        costs_s: dict[int, float] = {}
+        for step in self.hosted:
+            for partition, took_s in step.take_costs().items():
+                costs_s[partition] = costs_s.get(partition, 0.0) + took_s
+        return costs_s
+
     def _skipped_rows(self) -> list[Batch]:
         return [row for step in self.hosted if isinstance(step, RowSkipper) for row in step.take_rows()]
 

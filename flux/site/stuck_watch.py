@@ -1,8 +1,9 @@
 """Stuck watch: notices that code of the user does not return, from the thread that sends heartbeats.
 
 An endless loop or a deadlock in an operator stops the loop of its process, and heartbeats go on: the process is not
-dead, and nothing ends it. So the heartbeat thread looks how long the present job takes. After `after_s` it reports the
-step, the partitions, the rows and the stack of the user's code; and again when that job has ended.
+dead, and nothing ends it. So the heartbeat thread looks how long the present calls of user code take: the job of the
+loop, steps and sources of an ingress, and a sink that is called in a thread of its own. After `after_s` it reports the
+step, the partitions, the rows and the stack of the user's code; and again when that call has returned.
 """
 
 from __future__ import annotations
@@ -18,65 +19,71 @@ from ..model.error_location import is_users_code
 from ..plan import Plan
 from ..protocols.messages import Consume
 
-_LOOP = "flux.site.shell"
+_LOOP = "trio._core._run"
 _FRAMES_MAX = 20
 _PARTITIONS_MAX = 10
 
 
 @dataclass(frozen=True, eq=False)
-class _Begun:
-    job: Consume
+class _Call:
+    """A call of user code: a job, or what is called and for which rows."""
+
+    what: Consume | tuple[str, str]
     at_s: float
 
 
 class StuckWatch:
-    """Watches the jobs of the thread that made it. `begin` and `end` are that thread's, `news` another's."""
+    """Watches the calls of a process, one a thread. `begin` and `end` are of the calling thread, `news` of another."""
 
     def __init__(self, plan: Plan, after_s: float) -> None:
         self._plan = plan
         self._after_s = after_s
-        self._thread = threading.get_ident()
-        self._now: _Begun | None = None
-        self._reported: _Begun | None = None
+        self._calls: dict[int, _Call] = {}  # By thread.
+        self._reported: _Call | None = None
 
-    def begin(self, job: Consume) -> None:
-        """Note that a job begins."""
-        self._now = _Begun(job, time.monotonic())
+    def begin(self, what: Consume | tuple[str, str]) -> None:
+        """Note that this thread calls code of the user: for a job, or what, and for which rows."""
+        self._calls[threading.get_ident()] = _Call(what, time.monotonic())
 
     def end(self) -> None:
-        """Note that it has ended."""
-        self._now = None
+        """Note that it has returned."""
+        self._calls.pop(threading.get_ident(), None)
 
     def news(self) -> str | None:
-        """Return where the thread is stuck, once for each job; "" when it goes on; None if there is no news."""
-        now = self._now
-        if now is self._reported:
-            return None
-        if now is not None and time.monotonic() - now.at_s >= self._after_s:
-            self._reported = now
-            return self._describe(now)
-        if self._reported is None:
-            return None
-        self._reported = None
-        return ""
+        """Return where a thread is stuck, once for each call; "" when it goes on; None if there is no news."""
+        calls = list(self._calls.items())
+        if self._reported is not None:
+            if any(call is self._reported for _, call in calls):
+                return None
+            self._reported = None
+            return ""
+        for thread, call in calls:
+            if time.monotonic() - call.at_s >= self._after_s and (stack := _stack(thread)) is not None:
+                self._reported = call
+                return self._describe(call, stack)
+        return None
 
-    def _describe(self, begun: _Begun) -> str:
-        job, plan = begun.job, self._plan
+    def _describe(self, call: _Call, stack: str) -> str:
+        what, place = call.what if isinstance(call.what, tuple) else self._job(call.what)
+        return f"{what} has not returned for {time.monotonic() - call.at_s:.0f} s: {place}. It is in {stack}"
+
+    def _job(self, job: Consume) -> tuple[str, str]:
+        plan = self._plan
         what = f"step {plan.segment(job.stage).title}" if job.stage in plan.stages else "a sink"
         held = sorted(job.partitions)
         partitions = ", ".join(map(str, held[:_PARTITIONS_MAX])) + (", ..." if len(held) > _PARTITIONS_MAX else "")
-        return (
-            f"{what} has not returned for {time.monotonic() - begun.at_s:.0f} s: stage {job.stage}, partitions "
-            f"{partitions}, rows {job.after + 1} to {job.upto}. It is in {self._stack()}"
-        )
+        return what, f"stage {job.stage}, partitions {partitions}, rows {job.after + 1} to {job.upto}"
 
-    def _stack(self) -> str:
-        """Return the user's frames, the innermost first; the innermost of all if none is the user's."""
-        stack = traceback.walk_stack(sys._current_frames()[self._thread])
-        # After the loop of the process come frames of the program that it is a fork of.
-        frames = list(takewhile(lambda each: each[0].f_globals.get("__name__") != _LOOP, stack))
-        users = [each for each in frames if is_users_code(each[0].f_code)] or frames[:1]
-        lines = [
-            f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})" for frame, line in users[:_FRAMES_MAX]
-        ]
-        return ", called by ".join(lines)
+
+def _stack(thread: int) -> str | None:
+    """Return the user's frames, the innermost first; the innermost of all if none is the user's.
+
+    None if a thread that is not a loop has none: a sink of Flux may wait for its readers.
+    """
+    frame = sys._current_frames().get(thread)
+    every = [] if frame is None else list(traceback.walk_stack(frame))
+    # After the loop of the process come frames of the program that it is a fork of.
+    frames = list(takewhile(lambda each: each[0].f_globals.get("__name__") != _LOOP, every))
+    users = [each for each in frames if is_users_code(each[0].f_code)] or (frames[:1] if frames != every else [])
+    lines = [f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})" for frame, line in users[:_FRAMES_MAX]]
+    return ", called by ".join(lines) or None

@@ -7,7 +7,9 @@ splits the batch: rows before it, the punctuation, rows after it.
 
 from __future__ import annotations
 
+import logging
 import mmap
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,7 +20,8 @@ import trio
 from ..exchange.edge_bodies import LaneBody, rows_of_edges
 from ..exchange.rows import SN, Rows
 from ..exchange.stage_output import route_output
-from ..protocols.inspection import cohorts, consumed
+from ..model.batch import Batch
+from ..protocols.inspection import cohorts, consumed, oldest_cohort
 from ..protocols.messages import Consume, Consumed, Drop, Effect, Install, State
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
@@ -50,13 +53,16 @@ from .spill import TRANSFER_POOLS_MAX
 from .state_transfer.copy_transfer import CopyTransfer
 from .state_transfer.partition_copy import CopyInstaller
 from .state_transfer.state_check import StateCheck
+from .step_length import StepLength
 from .steps import Steps
 
-_STEP_MIN = 4_096  # Positions that an operator takes in one step, however small the pools are.
+_STEP_MIN = 4_096  # Positions that an operator may take in one step, however small the pools are.
 
 
 class Worker(Role):
     """The process of site `name`. In `note` it notes what it works on; it has a file of its own unless given."""
+
+    reports_work = True
 
     def __init__(self, config: ProcessConfig, name: str, note: mmap.mmap | None = None) -> None:
         plan = config.plan
@@ -67,6 +73,7 @@ class Worker(Role):
         self._types: dict[tuple[int, int], StateTypes] = {}  # Of the states of each step, by stage and step.
         self._inputs = {stage: self.shell.input_of(stage) for stage in stages}
         self._outputs = {stage: plan.output_edges(stage) for stage in stages}
+        self._lengths = {stage: StepLength(_step_most(plan.pool_rows)) for stage in stages}
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
         paired = [stage for stage in stages if plan.segment(stage).copies > 1]
         self._emitted = {stage: EmittedRows(plan.segment(stage).ordered) for stage in paired}
@@ -85,11 +92,19 @@ class Worker(Role):
             held = [p for p, copies in enumerate(placed.copies[stage]) if self.shell.name in copies]
             self._segments[stage] = Steps(self._plan, stage)
             self._segments[stage].open(held)
+            if self.shell.meter.is_on:
+                self._segments[stage].time_partitions()
             self._types |= {(stage, number): step.words for number, step in enumerate(self._segments[stage])}
-            if self._plan.segment(stage).copies > 1:
+            is_paired = self._plan.segment(stage).copies > 1
+            if is_paired or (self._plan.policy.is_balanced and stage not in self._plan.pinned_stages):
                 place_of = partial(self._transfer.place_of, stage)
                 self._checks[stage] = StateCheck(stage, self._segments[stage].hosted, held, place_of)
-                nursery.start_soon(self._checks[stage].run, self.shell.fail)
+                nursery.start_soon(self._checks[stage].run, self.shell.fail if is_paired else self._warn_of_moves)
+
+    def _warn_of_moves(self, error: BaseException) -> None:
+        """Say of single copies that cannot be moved that the run would end if balance moved them."""
+        hint = "If balance moves that partition, the run ends. To leave it where it is: exchange(..., balance=False)"
+        self.shell.log(f"{error}. {hint}", logging.WARNING)
 
     def stop(self) -> ProcessStopped:
         for check in self._checks.values():
@@ -124,22 +139,47 @@ class Worker(Role):
         return final
 
     def may_begin(self, job: Consume) -> bool:
-        return not self._installer.install_one(job)
+        began_s = time.monotonic()
+        if not self._installer.install_one(job):
+            return True
+        self.shell.meter.note_moving(time.monotonic() - began_s)
+        return False
 
     def perform(self, job: Consume) -> None:
+        began_s = time.monotonic()
         whole = self._inputs[job.stage].merged(job)
         first, last = _span(job, whole)
         self._crash_note.begin(Job(stage=job.stage, after=first, upto=last, partitions=job.partitions))
         punctuations = [replace(each, partitions=job.partitions) for each in whole.punctuations]
-        outputs = self._segments[job.stage].process(whole.batch, punctuations)
+        rows = whole.batch
+        outputs = self._segments[job.stage].process(rows, punctuations)
         self._crash_note.end()
         body = route_output(self._outputs[job.stage], outputs, whole.punctuations)
         self._compare(job, body, self._report_skipped(job.stage))
         self._report_late(job.stage)
+        self._finish(job, rows, body, time.monotonic() - began_s)
+
+    def _finish(self, job: Consume, rows: Batch | None, body: LaneBody, busy_s: float) -> None:
+        """Count a step that took `busy_s`, and hand its output to the machine."""
+        costs_s = self._segments[job.stage].take_costs()
+        self.shell.meter.note_step(self.shell.node, job, rows, busy_s, costs_s)
         reached = job.upto if job.ordered else max([job.upto, *_last_of(body)])
-        self.shell.enqueue(
-            Consumed(stage=job.stage, cohort=job.cohort, upto=job.upto, rows=len(body), emitted_upto=reached, body=body)
+        done = Consumed(
+            stage=job.stage,
+            cohort=job.cohort,
+            upto=job.upto,
+            rows=len(body),
+            emitted_upto=reached,
+            most=self._next_step(job, busy_s),
+            counts=self.shell.count_rows(job.stage, body),
+            body=body,
         )
+        self.shell.enqueue(done)
+
+    def _next_step(self, job: Consume, busy_s: float) -> int:
+        """Return the positions that the next step may take, after one that took `busy_s` (rule 36)."""
+        is_oldest = job.cohort == oldest_cohort(self.shell.node, job.stage)
+        return self._lengths[job.stage].after_step(job.upto - job.after, busy_s, is_oldest)
 
     def _report_skipped(self, stage: int) -> Skips:
         """Report the rows that operators refused; return partition and number of each of them."""
@@ -177,11 +217,13 @@ class Worker(Role):
             self._digests[effect.stage].put(effect.partition, effect.body.digest, effect.body.beyond)
             if effect.stage in self._emitted:
                 self._emitted[effect.stage].on_installed(effect.partition)
-            self._installer.begin(effect, self._segments[effect.stage].hosted, self._on_installed(effect))
+            with self.shell.meter.moving():
+                self._installer.begin(effect, self._segments[effect.stage].hosted, self._on_installed(effect))
         elif isinstance(effect, Drop):
-            self._installer.finish(effect.stage, effect.partition)
-            for step in self._segments[effect.stage]:
-                step.drop_partition(effect.partition)
+            with self.shell.meter.moving():
+                self._installer.finish(effect.stage, effect.partition)
+                for step in self._segments[effect.stage]:
+                    step.drop_partition(effect.partition)
         else:
             super().carry_out(effect)
 
@@ -202,20 +244,26 @@ class Worker(Role):
 
     def send_state(self, to: str, message: State) -> None:
         standby = self._transfer.standby(message.version)
-        if standby is not None:
-            self._installer.finish(message.stage, standby.partition)
-        self._transfer.send(to, message)
+        with self.shell.meter.moving():
+            if standby is not None:
+                self._installer.finish(message.stage, standby.partition)
+            self._transfer.send(to, message)
 
     def take_chunk(self, link: Link, chunk: StateChunk, body: Any) -> None:
-        self._transfer.take_chunk(link, chunk, body)
+        with self.shell.meter.moving():
+            self._transfer.take_chunk(link, chunk, body)
 
     def forget_chunks(self, peer: str) -> None:
         self._transfer.forget_chunks(peer)
 
 
 def _pooler(name: str, stage: int, pool_rows: int) -> Pooler:
+    return Pooler(name, stage, pool_rows, TRANSFER_POOLS_MAX * pool_rows, _step_most(pool_rows))
+
+
+def _step_most(pool_rows: int) -> int:
     # A full pool is processed in two steps: a copy that catches up with more than that lets others have their turn.
-    return Pooler(name, stage, pool_rows, TRANSFER_POOLS_MAX * pool_rows, max(_STEP_MIN, pool_rows // 2))
+    return max(_STEP_MIN, pool_rows // 2)
 
 
 def _span(job: Consume, rows: Rows) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import trio
 
 from ..types.cast import cast_values
-from ..types.errors import FluxError, PlanError
+from ..types.errors import RAISED, FluxError, PlanError
 from ..types.normalize import describe_columns
 from .pieces import (
     Pace,
@@ -141,7 +141,7 @@ def _errors_from(where: str) -> Iterator[None]:
     """Report what the user's function raises as its error."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except RAISED as error:
         raise FluxError(f"Generator: {where} raised {type(error).__name__}: {error}") from error
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import trio
 
 from ..types.cast import cast_values
-from ..types.errors import FluxError, PlanError
+from ..types.errors import RAISED, FluxError, PlanError
 from ..types.infer import infer_type
 from ..types.normalize import ColumnError, describe_columns, normalize_batch, normalize_schema
 
@@ -231,7 +231,7 @@ def _iterate_data(source: str, pieces: Iterable[Any]) -> Iterator[Any]:
             piece = next(iterator)
         except StopIteration:
             return
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             raise FluxError(
                 f"{source}: the iterable given as data raised {type(error).__name__} at item {count}: {error}"
             ) from error

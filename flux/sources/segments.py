@@ -15,7 +15,7 @@ from typing import Any
 
 import msgpack
 
-from ..storage.journal import Journal
+from ..storage.journal import Journal, reading
 from .text_file import Prefix
 
 SHORTEN_AT_BYTES = 1 << 20  # Below this the journal of segments is left alone.
@@ -78,7 +78,8 @@ class Segments:
         self._released = 0  # Segments before this one are never read again.
         self.next_number = 0
         for record in records:
-            self._read_record(*msgpack.unpackb(record.content))
+            with reading(path, record):
+                self._read_record(*msgpack.unpackb(record.content))
 
     @property
     def current(self) -> FileSegment | None:
@@ -145,10 +146,12 @@ class Segments:
             self._status = {key: file.status for key, file in self._files.items() if file.status != NAMED}
         elif kind == _STATUS:
             key, self._status[key] = fields
-        else:
+        elif kind == _SEGMENT:
             ended, key, plain = fields
             segment = FileSegment(self.next_number, key, FileState.from_plain(plain))
             self._add(segment, None if ended is None else Prefix(*ended))
+        else:
+            raise ValueError(f"expected a record of {_BASE!r}, {_STATUS!r} or {_SEGMENT!r}, got {kind!r}")
 
     def _add(self, segment: FileSegment, ended: Prefix | None) -> None:
         if self._known:

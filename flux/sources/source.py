@@ -12,8 +12,8 @@ import pyarrow as pa
 from ..model.event_time import EventTime
 from ..model.punctuation import PUNCTUATIONS
 from ..types.deprecated import warn_renamed
-from ..types.errors import FluxError
-from ..types.normalize import ColumnError, normalize_batch
+from ..types.errors import FluxError, SourceError
+from ..types.normalize import ColumnError, describe_columns, normalize_batch, normalize_schema
 from ..types.validate import check_rows
 
 
@@ -38,6 +38,8 @@ class SourceBatch:
         if marks is not None:
             warn_renamed("SourceBatch(marks=...)", "SourceBatch(punctuations=...)")
             object.__setattr__(self, "punctuations", marks)
+        if not isinstance(self.rows, pa.RecordBatch):
+            raise TypeError(f"the rows of a SourceBatch are a pyarrow.RecordBatch, got {type(self.rows).__name__}")
         object.__setattr__(self, "rows", normalize_batch(self.rows))
         for kind, _ in self.punctuations:
             if kind not in PUNCTUATIONS:
@@ -124,9 +126,28 @@ class Source:
         )
 
 
+def check_batch(batch: Any) -> SourceBatch:
+    """Return what a source yielded; raise if it is not a batch: None, for one, is not the end of the stream."""
+    if not isinstance(batch, SourceBatch):
+        raise TypeError(f"`batches` yielded {batch!r:.80}; expected a SourceBatch, such as SourceBatch(rows, offset=n)")
+    return batch
+
+
 def check_given(source: Source, rows: pa.RecordBatch) -> None:
-    """Raise if the rows of a source have a value that cannot be sent."""
+    """Raise if the rows of a source do not have the columns of its schema, or have a value that cannot be sent."""
+    if not rows.schema.equals(source.schema):
+        _check_columns(source, rows.schema)
     try:
         check_rows(rows)
     except ColumnError as error:
         raise FluxError(f"source {type(source).__name__} gave a row that cannot be sent: {error}") from error
+
+
+def _check_columns(source: Source, given: pa.Schema) -> None:
+    """Raise if columns differ from those of the source's schema: the plan was checked against these."""
+    schema = normalize_schema(source.schema)
+    if (given.names, given.types) != (schema.names, schema.types):
+        raise SourceError(
+            f"source {type(source).__name__} gave rows with the columns {describe_columns(given)}, and its schema has "
+            f"{describe_columns(schema)}. Give all columns in this order, cast to these types, or correct the schema"
+        )

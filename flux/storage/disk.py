@@ -12,7 +12,7 @@ from pathlib import Path
 from ..system import filesystem
 from ..types.errors import FluxError
 
-__all__ = ["append", "append_when_room", "disk_error", "replace_file", "sync_directory"]
+__all__ = ["append", "append_when_room", "disk_error", "make_durable_directory", "replace_file", "sync_directory"]
 
 _TRY_AGAIN_S = 0.1
 _SAY_AGAIN_S = 30.0
@@ -72,6 +72,19 @@ def replace_file(path: Path, data: bytes, *, fsync: bool, mode: int = 0o600) -> 
         sync_directory(path.parent)
 
 
+def make_durable_directory(path: Path, mode: int = 0o777) -> None:
+    """Make a directory and those above it, as far as they are not there; its name lasts, and with it what is in it.
+
+    The process that made it may have died before its name was durable, so that is done in any case; above a directory
+    that was there before, this user may have nothing to open.
+    """
+    if not filesystem.exists(path):
+        make_durable_directory(path.parent)
+        filesystem.make_directory(path, mode)
+    with contextlib.suppress(PermissionError):
+        sync_directory(path.parent)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable: a renamed file is not safe before."""
     fd = filesystem.calls.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -82,11 +95,14 @@ def sync_directory(path: Path) -> None:
 
 
 def disk_error(writer: str, path: Path, error: OSError, kept: str) -> FluxError:
-    """Return the error to raise when a write fails; `kept` says what is safe nevertheless.
+    """Return the error to raise when a write, or a read, fails; `kept` says what is safe nevertheless.
 
     >>> print(disk_error("flux.sinks.Jsonl", Path("out"), OSError(errno.ENOSPC, "No space left on device"), "All is"))
     flux.sinks.Jsonl cannot write out: No space left on device. All is. Make room there or choose another disk
     """
+    if error.errno == errno.EIO:
+        advice = "The disk or the network to it does not work: look at what the system's log says of it"
+        return FluxError(f"{writer} cannot read or write {path}: {error.strerror}. {kept}. {advice}")
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     advice = "Make room there or choose another disk" if is_full else "Make it writable or choose another path"
     return FluxError(f"{writer} cannot write {path}: {error.strerror or error}. {kept}. {advice}")

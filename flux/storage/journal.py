@@ -115,8 +115,8 @@ class Journal:
             filesystem.remove(fresh)
             fd = _open_locked(fresh)
             try:
-                append(fd, head, 0)
-                append(fd, filesystem.calls.pread(self._fd, self.size - keep_from, keep_from), len(head))
+                append_when_room(fd, head, 0, fresh)
+                append_when_room(fd, filesystem.read_range(self._fd, keep_from, self.size), len(head), fresh)
                 if is_synced:
                     filesystem.calls.fsync(fd)
                 filesystem.calls.rename(fresh, self.path)

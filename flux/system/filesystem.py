@@ -12,7 +12,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["calls", "exists", "is_directory", "lock_file", "make_directory", "read_whole", "remove"]
+__all__ = ["calls", "exists", "is_directory", "lock_file", "make_directory", "read_range", "read_whole", "remove"]
 
 calls = os
 
@@ -25,15 +25,21 @@ def lock_file(fd: int) -> None:
 def read_whole(path: Path) -> bytes:
     """Return the content of a file."""
     fd = calls.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    whole = bytearray()
     try:
-        while part := calls.pread(
-            fd, calls.fstat(fd).st_size - len(whole), len(whole)
-        ):  # One call reads 2 GiB at most.
-            whole += part
-        return bytes(whole)
+        return read_range(fd, 0, calls.fstat(fd).st_size)
     finally:
         calls.close(fd)
+
+
+def read_range(fd: int, begin: int, end: int) -> bytes:
+    """Return the bytes of a file from `begin` up to `end`, or up to its end if that comes before.
+
+    One call may read less than it is asked for: 2 GiB at most, and on some file systems any part.
+    """
+    content = bytearray()
+    while part := calls.pread(fd, end - begin - len(content), begin + len(content)):
+        content += part
+    return bytes(content)
 
 
 def exists(path: Path) -> bool:

@@ -9,7 +9,9 @@ import os
 import signal
 from pathlib import Path
 
-__all__ = ["exit_now", "kill_self", "send_signal", "state_of"]
+__all__ = ["cpu_s_of", "exit_now", "kill_self", "run_ns_of", "send_signal", "state_of"]
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 exit_now = os._exit
 send_signal = signal.pidfd_send_signal
@@ -25,4 +27,21 @@ def state_of(pid: int) -> str | None:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
+        return None
+
+
+def cpu_s_of(pid: int) -> float | None:
+    """Return the processor seconds that a process has used; None if it is gone, or this system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def run_ns_of(pid: int) -> int | None:
+    """Return for how many nanoseconds the main thread of a process has run; None if this system does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
         return None

@@ -177,7 +177,7 @@ class FlowScenario(Scenario):
             output = taps.get(edge.tap)
             if output is None:
                 continue
-            consumers = edge.route.partition(output.arrow, output.sn, output.sub)
+            output, consumers = edge.route.distribute(output)
             sub = self._numbers(output.sub, len(output))
             for i, text in enumerate(_texts(output.arrow)):
                 position = (int(output.sn[i]), sub[i], number, partition, int(consumers[i]))

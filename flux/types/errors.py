@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
+    "RAISED",
     "AuthError",
     "DataLost",
     "FluxError",
@@ -27,6 +28,9 @@ __all__ = [
     "is_out_of_memory",
     "unwrap_group",
 ]
+
+# What user code may raise. A library that calls sys.exit() must not end a process as if the run had succeeded.
+RAISED = (Exception, SystemExit)
 
 # A message lists this many partitions before it says "and N more": a run may lose thousands at once.
 _PARTITIONS_SHOWN = 8

@@ -22,6 +22,7 @@ Word = NewType("Word", int)  # An integer of 64 bits without a sign, such as a d
 
 BodyOf: TypeAlias = Callable[[Any], Any]
 _ValueReader: TypeAlias = Callable[[Any, BodyOf], Any]
+_BulkCheck: TypeAlias = Callable[[tuple[Any, ...]], bool]
 
 _INT_MAX = 2**63 - 1  # Positions are columns of int64 elsewhere.
 
@@ -46,7 +47,7 @@ class Codec:
 
     def __init__(self, classes: Iterable[type[Any]]) -> None:
         self.classes: dict[str, type[Any]] = {cls.__name__: cls for cls in classes}
-        self._fields = {name: tuple(_fields_of(cls)) for name, cls in self.classes.items()}
+        self._fields = {name: _writable_fields_of(cls) for name, cls in self.classes.items()}
         self._readers = {name: self._readers_of(cls) for name, cls in self.classes.items()}
         self._read_any = self._message_reader(frozenset(self.classes))
 
@@ -54,11 +55,11 @@ class Codec:
         """Return `value` in msgpack types; `body` gives what stands for a body."""
         fields = self._fields.get(type(value).__name__)
         if fields is not None:
-            plain = {
-                name: body(getattr(value, name)) if is_body else self.to_plain(getattr(value, name), body)
-                for name, is_body in fields
-            }
-            return {"$": type(value).__name__, **plain}
+            plain = {"$": type(value).__name__}
+            for name, is_body, is_plain in fields:
+                each = getattr(value, name)
+                plain[name] = each if is_plain else body(each) if is_body else self.to_plain(each, body)
+            return plain
         if isinstance(value, tuple):
             return [self.to_plain(item, body) for item in value]
         if isinstance(value, frozenset):
@@ -111,7 +112,7 @@ class Codec:
         if origin is dict:
             return _dict_reader(self._reader(inner[0]), self._reader(inner[1]))
         if origin is tuple and inner[-1] is Ellipsis:
-            return _tuple_reader(self._reader(inner[0]))
+            return _tuple_reader(self._reader(inner[0]), _bulk_check(inner[0]))
         if origin is tuple:
             return _fixed_tuple_reader(tuple(map(self._reader, inner)))
         kinds = inner if origin is UnionType else (hint,)
@@ -138,6 +139,19 @@ def read_frame(codec: Codec, kind: str, header: dict[str, Any], classes: tuple[t
         known = sorted(name for name, cls in codec.classes.items() if issubclass(cls, classes))
         raise BadFrame(f"expected {' or '.join(known)}, got {type(message).__name__}")
     return message
+
+
+def _writable_fields_of(cls: type[Any]) -> list[tuple[str, bool, bool]]:
+    """The fields with whether each is a body, and whether its values are plain already."""
+    hints = get_type_hints(cls)
+    return [(name, is_body, not is_body and _is_plain(hints[name])) for name, is_body in _fields_of(cls)]
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether values of this type are plain: numbers, texts, None, and tuples of such values."""
+    if get_origin(hint) in (tuple, UnionType):
+        return all(map(_is_plain, get_args(hint)))
+    return hint in _SIMPLE or hint in (NoneType, Ellipsis)
 
 
 def _fields_of(cls: type[Any]) -> list[tuple[str, bool]]:
@@ -213,11 +227,48 @@ def _dict_reader(key: _ValueReader, value: _ValueReader) -> _ValueReader:
     return read
 
 
-def _tuple_reader(item: _ValueReader) -> _ValueReader:
+def _tuple_reader(item: _ValueReader, are_valid: _BulkCheck | None) -> _ValueReader:
+    """Return what reads a tuple of any length; items that `are_valid` as they are need not be read one by one."""
+
     def read(plain: Any, body: BodyOf) -> tuple[Any, ...]:
+        if are_valid is not None and type(plain) is tuple and plain and are_valid(plain):
+            return plain
         return tuple([item(each, body) for each in _listed(plain)])
 
     return read
+
+
+def _bulk_check(item: Any) -> _BulkCheck | None:
+    """Return what checks many items of this type at once, if it is simple, or a tuple of a few simple types.
+
+    What it does not accept may be valid yet: the reader of single items decides, and says what is wrong.
+    """
+    if get_origin(item) is not tuple:
+        return _BULK.get(item)
+    columns = [_BULK.get(kind) for kind in get_args(item)]
+
+    def are_valid(items: tuple[Any, ...]) -> bool:
+        if set(map(type, items)) != {tuple} or set(map(len, items)) != {len(columns)}:
+            return False
+        checked = zip(columns, zip(*items, strict=True), strict=True)
+        return all(check is not None and check(values) for check, values in checked)
+
+    return are_valid if all(columns) else None
+
+
+def _are_ints(values: tuple[Any, ...]) -> bool:
+    return set(map(type, values)) == {int} and min(values) >= -_INT_MAX and max(values) <= _INT_MAX
+
+
+def _are_floats(values: tuple[Any, ...]) -> bool:
+    return set(map(type, values)) == {float}
+
+
+def _are_texts(values: tuple[Any, ...]) -> bool:
+    return set(map(type, values)) == {str}
+
+
+_BULK: dict[Any, _BulkCheck] = {int: _are_ints, float: _are_floats, str: _are_texts}
 
 
 def _fixed_tuple_reader(items: tuple[_ValueReader, ...]) -> _ValueReader:

@@ -32,7 +32,7 @@ from ..system import network
 from ..types.errors import AuthError, FluxError
 from . import address, handshake
 from .frames import MAGIC, BadFrame
-from .strangers import await_authentication
+from .strangers import await_authentication, log_closed
 from .tls import HANDSHAKE, TLS_OPTIONS, Tls, secure
 
 _RETRY_PAUSE_S = 0.01  # Before the first retry; twice as long before each further one.
@@ -90,8 +90,8 @@ async def let_in(
     """Return the name of the peer on an accepted connection, and the connection to go on with.
 
     None if it is closed: the peer is not a process of the run, or `refuse` gave a reason. The log has one line about
-    it, and nothing else has changed. A peer that leaves without a byte is a port probe, of which there may be many: it
-    gets no line. Nor does one of too many that have not authenticated.
+    it, or of very many one with their number, and nothing else has changed. A peer that leaves without a byte is a port
+    probe, of which there may be many: it gets no line. Nor does one of too many that have not authenticated.
     """
     where = _origin(sock)
     try:
@@ -107,7 +107,7 @@ async def let_in(
         sock.close()
     except (FluxError, BadFrame, OSError) as error:
         broke = isinstance(error, OSError) and not isinstance(error, TimeoutError)
-        log(logging.INFO if broke else logging.WARNING, f"closed a connection from {where}: {error}")
+        log_closed(log, logging.INFO if broke else logging.WARNING, f"closed a connection from {where}: {error}")
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ..protocols.balance_messages import StageWork, Work
 from ..protocols.messages import CopyFailed, CopyReady, Hello, View
 from .codec import PROTOCOL_CLASSES, Codec, Word, read_frame, subclasses_in
 
@@ -94,6 +95,13 @@ class PeerUnreachable(FromNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkDone(FromNode):
+    """What the node has done since its last report, for balance; sent many times a second, unasked."""
+
+    work: Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FromMachine(FromNode):
     """What the node's machine sends to the controller's."""
 
@@ -142,7 +150,10 @@ class Dismissed(FromController):
     why: str
 
 
-_CODEC = Codec([*subclasses_in(globals(), FromNode), *subclasses_in(globals(), FromController), *PROTOCOL_CLASSES])
+_BALANCE = (Work, StageWork)
+_CODEC = Codec(
+    [*subclasses_in(globals(), FromNode), *subclasses_in(globals(), FromController), *_BALANCE, *PROTOCOL_CLASSES]
+)
 
 
 def membership_frame(message: FromNode | FromController) -> dict[str, Any]:

@@ -82,10 +82,14 @@ class ProcessStuck(Report):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsNumbered(Report):
-    """Ranges that were numbered since the last report, as (time, last number, rows); and the rows of the whole run."""
+    """Ranges that were numbered since the last report, as (time, last number, rows); and the rows of the whole run.
+
+    `total` are the rows of all ingresses of the run, with numbers up to `upto`.
+    """
 
     log: tuple[tuple[float, int, int], ...]
     total: int
+    upto: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +201,77 @@ class Placement(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SiteLoad:
+    """How busy a site is: the part of its time in which it works, its lag, and its speed as a multiple of the median.
+
+    `lag` is the part of its producers' pools that is kept for it. The speed of a site that has not worked is None. One
+    of its producers keeps `kept_rows` for it, and can keep `kept_rows_max`. For a slow site, `time_left_s` is in how
+    long the producer will wait for it: 0 if it does, None if not.
+    """
+
+    site: str
+    utilisation: float
+    lag: float
+    speed: float | None
+    slow: bool
+    kept_rows: int = 0
+    kept_rows_max: int = 0
+    time_left_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteLoads(Report):
+    """The load of all sites, in a run that is balanced, and what balance is doing."""
+
+    sites: tuple[SiteLoad, ...]
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiesRetired(Report):
+    """The copies of a slow site were given up, so many; they are rebuilt elsewhere, or when the site is not slow."""
+
+    site: str
+    copies: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundId:
+    """The `number`-th round of balance of a controller that is the `controller`-th of its run."""
+
+    controller: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiesBegun(Report):
+    """The copies `versions` are built for a reason: "drain", or the round of that number; lost ones are not listed."""
+
+    versions: tuple[int, ...]
+    why: str
+    round: RoundId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundChanged(Report):
+    """A round of balance has begun or ended, or its gain is known: all of what is known of it now.
+
+    It began `age_s` ago. `dropped` moves were not begun, and the copies of `failed` ones were not built.
+    """
+
+    round: RoundId
+    age_s: float
+    why: str
+    moves: int
+    dropped: int
+    failed: int
+    ended: str
+    took_s: float | None
+    gain_expected: float
+    gain_measured: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDead(Report):
     """A node is dead since `at`; one that fell silent gave its last sign of life at `seen_at`."""
 
@@ -210,6 +285,11 @@ class SiteDrained(Report):
     """No partition is left on a site."""
 
     site: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonAdvanced(Report):
+    """The comparison that `CompareCopies` began goes on: a copy that it waits for has advanced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,11 +354,18 @@ class DrainSite(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpareSites(Command):
+    """To the controller: these sites were added as spares, beside those of the plan."""
+
+    sites: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompareCopies(Command):
     """To the controller: the stream has ended; report whether all copies have emitted the same."""
 
 
-_PARTS = (SkippedContent, Ahead, Block)
+_PARTS = (SkippedContent, SiteLoad, RoundId, Ahead, Block)
 _REPORTS = Codec([*subclasses_in(globals(), Report), *_PARTS])
 _COMMANDS = Codec([*subclasses_in(globals(), Command), *_PARTS])
 

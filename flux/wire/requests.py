@@ -65,7 +65,9 @@ class DrainRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddSiteRequest(Request):
-    """Start a further site."""
+    """Start a further site; a `standby` is a spare, to which no policy moves load."""
+
+    standby: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,41 @@
-"""A bound on the connections of a process that have not authenticated yet, by number and by time.
+"""Bounds on strangers: on connections that have not authenticated yet, by number and time, and on the lines about them.
 
 Any program that reaches a port may open connections and send nothing. Without a bound they take all file descriptors,
 and a process that knows the secret waits until they time out. So of too many, the oldest is closed: a handshake takes
 milliseconds, and a process that knows the secret dials again if a flood closed its connection.
+
+A flood would fill the log, too. The first lines of a minute are logged as they are; the others are counted, and one
+line at the end of the minute has their number.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import trio
 
-__all__ = ["STRANGERS_MAX", "await_authentication"]
+__all__ = ["LINES_MAX", "LINES_PERIOD_S", "STRANGERS_MAX", "await_authentication", "log_closed"]
 
 STRANGERS_MAX = 64
+LINES_MAX = 32  # In each period.
+LINES_PERIOD_S = 60.0
 
 _ScopesByAge = dict[trio.CancelScope, None]
 _strangers: trio.lowlevel.RunVar[_ScopesByAge] = trio.lowlevel.RunVar("flux strangers")
+
+
+@dataclass
+class _Closed:
+    """The connections that were closed in one period."""
+
+    lines: int = 0
+    further: int = 0
+
+
+_closed: trio.lowlevel.RunVar[_Closed | None] = trio.lowlevel.RunVar("flux closed strangers", None)
 
 
 @contextlib.contextmanager
@@ -43,3 +61,26 @@ def await_authentication(deadline_s: float) -> Iterator[trio.CancelScope]:
             yield scope
     finally:
         scopes.pop(scope, None)
+
+
+def log_closed(log: Callable[[int, str], None], level: int, line: str) -> None:
+    """Log that the connection of a stranger was closed, or count it if there are too many lines about that."""
+    closed = _closed.get()
+    if closed is None:
+        closed = _Closed()
+        _closed.set(closed)
+        trio.lowlevel.spawn_system_task(_end_period, log, closed)
+    if closed.lines < LINES_MAX:
+        closed.lines += 1
+        log(level, line)
+        return
+    if not closed.further:
+        log(logging.WARNING, f"{line}. Further ones are counted, for up to {LINES_PERIOD_S:g} s")
+    closed.further += 1
+
+
+async def _end_period(log: Callable[[int, str], None], closed: _Closed) -> None:
+    await trio.sleep(LINES_PERIOD_S)
+    _closed.set(None)
+    if closed.further > 1:
+        log(logging.WARNING, f"closed {closed.further - 1:,} further connections like these in {LINES_PERIOD_S:g} s")

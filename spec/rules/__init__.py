@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from ..scenario_walk import WORLDS, wander
 from ..walk import Walked
+from . import balance as balance
 from . import copies as copies
 from . import early as early
 from . import feeding as feeding
@@ -107,17 +108,21 @@ RULES: tuple[ProtocolRule, ...] = (
     ProtocolRule(
         3,
         "Nothing after the cut is dropped",
-        "The rows that a copy in transfer will need are kept from before its state is cut. No message is needed for "
-        "that: the site requests the state at its own position or later, and acknowledges nothing beyond that until "
-        "it has the state.",
+        "The rows that a copy in transfer will need are kept from before its state is cut, also if its site is ahead "
+        "of the donor. From the view that names the copy on, producers keep for the site what the donor has not "
+        "acknowledged in that view. The site acknowledges nothing until it has the state, and then all of it anew: "
+        "what it acknowledged in earlier views does not count. So the donor cuts at once, between two steps, and need "
+        "not work off what it lags.",
         (
-            Removal(copies.acknowledge_beyond_the_request, "ahead", 26),
-            Removal(copies.request_any_state, "ahead", 278),
-            Removal(copies.cut_before_the_requested_position, "ahead", 64),
+            Removal(copies.acknowledge_while_a_copy_is_in_transfer, "ahead", 0),
+            Removal(copies.keep_what_the_site_itself_needs, "ahead", 0),
+            Removal(copies.count_acks_from_before_a_transfer, "ahead", 0),
+            Removal(copies.remember_acks_from_before_a_transfer, "ahead", 0),
+            Removal(copies.work_off_the_backlog_first, "ahead", 0),
             Removal(copies.acknowledge_later_when_a_copy_is_here, "restarts and a move", 134),
         ),
-        "A message that reserves rows, repeated to producer copies that join later, is not needed: a receiver that "
-        "limits its own acknowledgements sends the limited position to all producers, also to later ones.",
+        "A message that reserves rows, repeated to producer copies that join later, is not needed: the view says for "
+        "which site they are kept, and a producer that joins later begins with the floors of none.",
     ),
     ProtocolRule(
         4,
@@ -226,8 +231,9 @@ RULES: tuple[ProtocolRule, ...] = (
         15,
         "Floors have names",
         "Acknowledged positions are stored by the name of the site, never by its place.",
-        (Removal(feeding.keep_floors_by_place, "a spare, roomy", 347),),
-        "A new copy feeds no consumer without a request; that needs no rule: only an attach opens a lane.",
+        argument="A new copy's site begins with what the donor has acknowledged (rule 3), whatever was acknowledged in "
+        "its place. A new copy feeds no consumer without a request; that needs no rule: only an attach opens a lane.",
+        spare=(feeding.keep_floors_by_place,),
     ),
     ProtocolRule(
         16,
@@ -351,7 +357,6 @@ RULES: tuple[ProtocolRule, ...] = (
         "Partitions are consumed in one step when they are at the same position and the operator is busy with none.",
         (
             Removal(copies.step_over_a_cohort, "ahead", 91),
-            Removal(copies.fuse_a_cohort_at_work, "everything moves", 3847),
             Removal(copies.fuse_cohorts_at_different_positions, "two partitions meet", 6),
             Removal(copies.fuse_cohorts_at_work, "ahead", 11),
             Removal(copies.lose_pending_rows_when_cohorts_fuse, "ahead", 83),
@@ -393,8 +398,11 @@ RULES: tuple[ProtocolRule, ...] = (
         "No stage waits for a copy in transfer",
         "A site with a copy in transfer to it acknowledges nothing until the copy has arrived, however long that "
         "takes. The rows kept for it alone have a bound of their own. Its catch-up goes in steps that alternate with "
-        "those of others, and the bound shrinks with each row that it takes.",
+        "those of others, and the bound shrinks with each row that it takes. Such a site still reports how far its "
+        "other copies are: where more is kept for all that take a row, none produces further ahead of the first of "
+        "them than the pool holds.",
         (
+            Removal(feeding.run_ahead_of_sites_that_all_lag, "a move, patience", 0),
             Removal(feeding.wait_for_copies_in_transfer, "a spare, patience", 3),
             Removal(feeding.keep_the_quota_after_a_catch_up, "a spare, patience", 2),
             Removal(feeding.wait_for_a_whole_catch_up, "small steps", 37),
@@ -426,19 +434,77 @@ RULES: tuple[ProtocolRule, ...] = (
             Removal(views.take_silence_for_having_all_views, "two restarts and a spare", 20),
         ),
     ),
-    # Rules 34 to 38 are those of balance, to come.
+    ProtocolRule(
+        34,
+        "Another copy is the donor",
+        "A copy is built from a live copy other than the one it replaces, and from one that is not slow if there is "
+        "one. Only a single copy is its own donor. The site that a copy leaves is often overloaded: it has to end a "
+        "step before it can give the state away, and the new copy would begin as far back as it lags.",
+        (Removal(balance.take_the_first_copy_as_donor, "a slow site is emptied", 0),),
+    ),
+    ProtocolRule(
+        35,
+        "No node waits for a slow site",
+        "The view lists the sites that are slow. A slow site feeds no consumer for which another live copy is not "
+        "slow, also if it does so now. For a slow site as many rows are kept as for one with a state transfer in "
+        "flight. It still must acknowledge, and its copies count: nothing that it needs is released. So no node waits "
+        "for it, and no partition has a single copy because of it.",
+        (
+            Removal(balance.wait_for_slow_senders, "a slow site", 0),
+            Removal(balance.stay_with_a_sender_that_became_slow, "a slow site", 0),
+            Removal(balance.keep_no_more_for_slow_sites, "a slow site", 0),
+            Removal(balance.forget_that_sites_are_slow, "a slow site", 0),
+            Removal(balance.rebuild_on_slow_sites, "a slow spare", 0),
+        ),
+    ),
+    ProtocolRule(
+        36,
+        "Steps are short",
+        "A step of the operator takes no more positions than was set, and than its site asked for after the last one, "
+        "so that it lasts about as long on a slow site as on others. An unordered stage counts from the first row that "
+        "waits: it cuts the frames that go further, and the rest of each begins where it was cut.",
+        (
+            Removal(balance.ask_in_vain_for_shorter_steps, "shorter steps", 0),
+            Removal(balance.take_whole_frames, "shorter steps, any order", 0),
+            Removal(balance.keep_the_whole_of_a_cut_frame, "shorter steps, any order", 0),
+        ),
+    ),
+    ProtocolRule(
+        37,
+        "A pool is charged by destination",
+        "Rows are counted by consumer partition. A row is charged until every site that takes its partition has "
+        "acknowledged it, and once however many need it; the first run that a site needs is free. So a slow site takes "
+        "room for its own rows only. What only a slow site needs, or one with a copy in transfer, counts against its "
+        "own bound alone. A pool that is over half full has the rows cut out that no site needs, of runs of which at "
+        "most three quarters are needed.",
+        (
+            Removal(balance.charge_whole_runs, "pools by destination", 0),
+            Removal(balance.grant_no_run, "pools by destination", 0),
+            Removal(balance.count_what_only_lagging_sites_need, "a slow site, pools by destination", 0),
+            Removal(balance.count_what_is_not_counted_for_all, "a slow site, some rows counted", 0),
+            Removal(balance.hold_what_none_needs, "pools by destination", 0),
+            Removal(balance.cut_what_one_site_has, "pools by destination, pairs", 0),
+        ),
+    ),
+    ProtocolRule(
+        38,
+        "Lost copies are rebuilt by load",
+        "If the controller knows what a copy costs each site, a lost copy is rebuilt where the copies, with the new "
+        "one, cost least.",
+        (Removal(balance.rebuild_where_the_fewest_copies_are, "copies cost more there", 0),),
+    ),
     ProtocolRule(
         39,
         "A sequence number has one meaning",
         "The journal of an ingress may have lost its end with the power of its machine. A restarted ingress "
         "numbers nothing beyond its journal before every live node, and every end, has reported the highest position "
-        "it has seen, all in one view. Numbers up to the highest of them go to the same rows again, or the run ends. "
-        "It begins at the end of its journal, also if copies have acknowledged more.",
+        "it has seen, in views between which no node died. Numbers up to the highest of them go to the same rows "
+        "again, or the run ends. It begins at the end of its journal, also if copies have acknowledged more.",
         (
             Removal(lost_tails.number_without_asking, "lost tails", 7),
             Removal(lost_tails.number_from_what_is_released, "lost tails, two restarts", 1_652),
             Removal(lost_tails.ask_live_nodes_only, "lost tails, two restarts", 15_977),
-            Removal(lost_tails.count_positions_of_earlier_views, "lost tails, two restarts", 106),
+            Removal(lost_tails.count_positions_of_earlier_views, "lost tails and a crash", 1_081),
             Removal(lost_tails.report_what_was_consumed, "lost tails", 37),
         ),
     ),
@@ -459,5 +525,21 @@ RULES: tuple[ProtocolRule, ...] = (
         "What an egress acknowledges is durable at its sink, and producers keep that position for the process that is "
         "started after it. If that one asks for less, the journal of its sink has lost its end, and the run ends.",
         (Removal(lost_tails.forget_what_a_sink_has, "lost sinks", 121),),
+    ),
+    ProtocolRule(
+        42,
+        "Copies of a slow site may be retired",
+        "If the user prefers that, the copies of a slow site are retired when no more rows can be kept for it, all at "
+        "once: the view has a mark in their slots, and their partitions go on with one copy less. Of each partition "
+        "another live copy must be on a site that is not slow, and none in transfer, whose donor may be the slow "
+        "site. A retired copy is rebuilt as a lost one is, but not on a slow site: that waits until the site is not "
+        "slow any more, or another site appears.",
+        (
+            Removal(balance.retire_nothing, "a slow site is retired", 0),
+            Removal(balance.retire_last_copies, "two slow sites are retired", 0),
+            Removal(balance.retire_the_last_copy_that_is_not_slow, "two slow sites are retired", 4),
+            Removal(balance.retire_while_a_copy_is_in_transfer, "a slow donor is retired", 0),
+            Removal(balance.rebuild_retired_copies_on_slow_sites, "slow sites are retired", 0),
+        ),
     ),
 )

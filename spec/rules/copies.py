@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 
 from ...protocols.buffer import Buffer
 from ...protocols.fh_cons import FhCons
 from ...protocols.fh_prod import FhProd
-from ...protocols.messages import Ack, CopyFailed, CopyReady, Drop, Effect, RequestState, Send, SendToController, State
+from ...protocols.messages import (
+    Ack,
+    CopyFailed,
+    CopyReady,
+    Drop,
+    Effect,
+    RequestState,
+    Send,
+    SendToController,
+    State,
+    View,
+)
 from ...protocols.pooler import Pooler
 from ...protocols.state_mover import StateMover
 from .patch import Patch, change_sent
@@ -16,33 +27,67 @@ from .patch import Patch, change_sent
 # --- the state and its position ---------------------------------------------------------------------------
 
 
-def acknowledge_beyond_the_request(patch: Patch) -> None:
+def acknowledge_while_a_copy_is_in_transfer(patch: Patch) -> None:
     """A site still acknowledges while the state of a copy is in transfer to it."""
     patch.put(Pooler, "_acknowledge", lambda pooler: pooler.cons.acknowledge())
 
 
-def request_any_state(patch: Patch) -> None:
-    """A site requests the state at any position of the donor, also one before its own acknowledged position."""
-    own = StateMover.ask
-
-    def ask(mover: StateMover, installed: Container[int], consumed: int) -> Iterator[Effect]:
-        return own(mover, installed, 0)
-
-    patch.put(StateMover, "ask", ask)
+def _is_from_a_consumer(prod: FhProd, ack: Ack) -> bool:
+    return (ack.edge, ack.sender) in prod.buffer.floors
 
 
-def cut_before_the_requested_position(patch: Patch) -> None:
-    """The donor cuts at once, at any position."""
+def keep_what_the_site_itself_needs(patch: Patch) -> None:
+    """For a site with a copy in transfer producers keep what it has not acknowledged itself, and no more."""
+
+    def reserve(prod: FhProd, view: View, edges: Mapping[int, int]) -> None:
+        prod.versions = view.versions
+
+    patch.put(FhProd, "_reserve", reserve)
+    own = Buffer.ack
+    patch.put(Buffer, "ack", lambda buffer, dest, upto: own(buffer, dest, max(upto, buffer.floors[dest])))
+    patch.put(
+        FhProd, "is_from_a_consumer_and_not_older", lambda prod, ack: (ack.edge, ack.sender) in prod.buffer.floors
+    )
+
+
+def count_acks_from_before_a_transfer(patch: Patch) -> None:
+    """What a site acknowledged before it knew of the copy in transfer to it still counts if it arrives late."""
+    patch.put(FhProd, "is_from_before_a_transfer", lambda prod, message: False)
+    patch.put(
+        FhProd, "is_from_a_consumer_and_not_older", lambda prod, ack: (ack.edge, ack.sender) in prod.buffer.floors
+    )
+    own = Buffer.ack
+    patch.put(Buffer, "ack", lambda buffer, dest, upto: own(buffer, dest, max(upto, buffer.floors[dest])))
+
+
+def remember_acks_from_before_a_transfer(patch: Patch) -> None:
+    """A site does not acknowledge again what it had acknowledged before a copy was in transfer to it."""
+    own = FhCons.reconcile
+
+    def reconcile(cons: FhCons, view: View) -> Iterator[Effect]:
+        cons.versions = view.versions
+        return own(cons, view)
+
+    patch.put(FhCons, "reconcile", reconcile)
+
+
+def work_off_the_backlog_first(patch: Patch) -> None:
+    """A donor cuts the state when it has consumed all that is here."""
     own = Pooler._cut
-    patch.put(Pooler, "_cut", lambda pooler, want: own(pooler, replace(want, position=0)))
+
+    def cut(pooler: Pooler, want: RequestState) -> Iterator[Effect]:
+        has_more = any(pooler.cons.frontier(k) > cohort.consumed for k, cohort in pooler.cons.cohorts.items())
+        return iter(()) if has_more else own(pooler, want)
+
+    patch.put(Pooler, "_cut", cut)
 
 
 def report_ready_at_the_request(patch: Patch) -> None:
     """A copy is reported as ready when its state is requested."""
     own = StateMover._want
 
-    def want(mover: StateMover, version: int, consumed: int) -> Iterator[Effect]:
-        yield from own(mover, version, consumed)
+    def want(mover: StateMover, version: int) -> Iterator[Effect]:
+        yield from own(mover, version)
         yield SendToController(message=CopyReady(node=mover.name, version=version))
 
     patch.put(StateMover, "_want", want)
@@ -94,8 +139,8 @@ def do_not_report_a_dead_donor(patch: Patch) -> None:
     """A site does not report that the donor died before the state had arrived."""
     own = StateMover.ask
 
-    def ask(mover: StateMover, installed: Container[int], consumed: int) -> Iterator[Effect]:
-        for effect in own(mover, installed, consumed):
+    def ask(mover: StateMover, installed: Container[int]) -> Iterator[Effect]:
+        for effect in own(mover, installed):
             if not (isinstance(effect, SendToController) and isinstance(effect.message, CopyFailed)):
                 yield effect
 
@@ -115,19 +160,6 @@ def step_over_a_cohort(patch: Patch) -> None:
         return cons.frontier(cohort) if cohort == min(cons.cohorts) else own(cons, cohort)
 
     patch.put(FhCons, "reach", reach)
-
-
-def fuse_a_cohort_at_work(patch: Patch) -> None:
-    """Two cohorts at the same position become one, also while the operator is busy with the younger one."""
-    own = FhCons.cohorts_to_fuse
-
-    def cohorts_to_fuse(cons: FhCons) -> tuple[int, int] | None:
-        twin = cons.clone()
-        oldest = min(cons.cohorts, default=0)
-        twin.cohorts = {k: c if k == oldest else c._replace(working_upto=None) for k, c in cons.cohorts.items()}
-        return own(twin)
-
-    patch.put(FhCons, "cohorts_to_fuse", cohorts_to_fuse)
 
 
 def acknowledge_later_when_a_copy_is_here(patch: Patch) -> None:

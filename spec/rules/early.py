@@ -44,7 +44,7 @@ def keep_lanes_of_one_sender_apart(patch: Patch) -> None:
 def acknowledge_early_rows(patch: Patch) -> None:
     """A consumer acknowledges up to its last row from any producer, and not up to the position that all have passed."""
 
-    def acknowledge(cons: FhCons) -> Iterator[Effect]:
+    def acknowledge(cons: FhCons, is_receiving: bool = False) -> Iterator[Effect]:
         position = max((lane.upto for lane in cons.lanes.values()), default=cons.acked)
         if position > cons.acked:
             cons.acked = position

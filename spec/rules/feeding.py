@@ -21,9 +21,9 @@ def acknowledge_to_the_feeder_only(patch: Patch) -> None:
     """A consumer acknowledges to the copy that feeds it, and not to the other one."""
     own = FhCons.acknowledge
 
-    def acknowledge(cons: FhCons) -> Iterator[Effect]:
+    def acknowledge(cons: FhCons, is_receiving: bool = False) -> Iterator[Effect]:
         feeding = {lane.sender for lane in cons.lanes.values()}
-        return (effect for effect in own(cons) if isinstance(effect, Send) and effect.to in feeding)
+        return (effect for effect in own(cons, is_receiving) if isinstance(effect, Send) and effect.to in feeding)
 
     patch.put(FhCons, "acknowledge", acknowledge)
 
@@ -57,11 +57,10 @@ def acknowledge_what_was_received(patch: Patch) -> None:
     """A consumer acknowledges rows when it has received them, and not when it has consumed them."""
     own = Pooler.receive
 
-    def acknowledge(cons: FhCons) -> Iterator[Effect]:
+    def acknowledge(cons: FhCons, is_receiving: bool = False) -> Iterator[Effect]:
         received = min((cons.frontier(cohort) for cohort in cons.cohorts), default=cons.acked)
-        position = received if cons.limit is None else min(received, cons.limit)
-        if position > cons.acked:
-            cons.acked = position
+        if received > cons.acked:
+            cons.acked = received
             for edge, producers in cons.producers.items():
                 yield from (cons._ack(edge, producer) for producer in producers)
 
@@ -134,6 +133,11 @@ def take_silence_for_an_ack(patch: Patch) -> None:
     patch.put(
         Buffer, "entitle", lambda buffer, dest: buffer.floors.setdefault(dest, max(buffer.dropped, buffer.newest))
     )
+
+
+def run_ahead_of_sites_that_all_lag(patch: Patch) -> None:
+    """Where more is kept for every site that takes a row, as much is produced as may be kept for any of them."""
+    patch.put(Buffer, "_kept_for_all", lambda buffer, edge: 0)
 
 
 def wait_for_copies_in_transfer(patch: Patch) -> None:

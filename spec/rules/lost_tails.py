@@ -9,7 +9,7 @@ from ...protocols.buffer import Buffer
 from ...protocols.controller import Controller
 from ...protocols.fh_cons import FhCons
 from ...protocols.ingress import ONLY, Ingress
-from ...protocols.messages import Effect, HighestPosition, View
+from ...protocols.messages import Effect, View
 from ...protocols.node import Node
 from .patch import Patch
 
@@ -40,12 +40,10 @@ def number_from_what_is_released(patch: Patch) -> None:
 def ask_live_nodes_only(patch: Patch) -> None:
     """A restarted ingress does not wait for an egress that is dead, and whose sink is ahead of all that is left."""
 
-    def adopt(ingress: Ingress, view: View) -> Iterator[Effect]:
-        if not ingress.knows_positions:
-            ingress.awaited = frozenset(node for node in view.nodes if view.alive(node) and node != ingress.name)
-        yield from ingress.serve(view)
+    def others(ingress: Ingress, view: View) -> frozenset[str]:
+        return frozenset(node for node in view.nodes if view.alive(node) and node != ingress.name)
 
-    patch.put(Ingress, "adopt", adopt)
+    patch.put(Ingress, "_others", others)
 
 
 def count_positions_of_earlier_views(patch: Patch) -> None:
@@ -53,18 +51,12 @@ def count_positions_of_earlier_views(patch: Patch) -> None:
 
     def adopt(ingress: Ingress, view: View) -> Iterator[Effect]:
         if not ingress.knows_positions:
-            asked = ingress.awaited if ingress.prod.view else frozenset(view.nodes)
-            ends = {node for stage, copies in enumerate(view.copies) if view.is_end(stage) for node in copies[0]}
-            ingress.awaited = asked & frozenset({*filter(view.alive, view.nodes), *ends} - {ingress.name})
+            ingress.since = ingress.since or view.number
+            ingress.awaited = ingress._others(view).difference(ingress.reported)
             ingress.knows_positions = not ingress.awaited
         yield from ingress.serve(view)
 
-    def is_awaited(ingress: Ingress, message: HighestPosition) -> bool:
-        return message.sender in ingress.awaited
-
     patch.put(Ingress, "adopt", adopt)
-    patch.put(Ingress, "is_awaited", is_awaited)
-    patch.put(Ingress, "is_not_needed", lambda ingress, message: message.sender not in ingress.awaited)
 
 
 def report_what_was_consumed(patch: Patch) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 
 from ...protocols.machine import Machine
 from ...protocols.messages import Effect, Send
+from .. import world as world_module
+from ..invariants import Checker, all_checkers
+from ..process import Watch
 
 
 class Patch(ExitStack):
@@ -46,3 +49,8 @@ def change_sent(kind: type[Any], change: Callable[[Any], Any], method: Callable[
                 yield replace(effect, message=message) if is_one else effect
 
     return with_changes
+
+
+def disable_checker(patch: Patch, checker: type[Checker]) -> None:
+    """Leave out a checker that would fail at once, so that the story shows the consequences."""
+    patch.put(world_module, "_ALL", Watch(kept for kept in all_checkers() if not isinstance(kept, checker)))

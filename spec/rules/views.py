@@ -13,18 +13,11 @@ from ...protocols.egress import Egress
 from ...protocols.messages import Effect, Hello, PeerMessage, Publish, Resend, View
 from ...protocols.node import Node
 from ...protocols.view_retention import ViewRetention
-from .. import world as world_module
-from ..invariants import Checker, FencedIsMute, all_checkers
-from ..process import CONTROLLER, Watch
+from ..invariants import FencedIsMute
+from ..process import CONTROLLER
 from ..recovery import SourceFirst, ViewsStaySmall
 from ..world import World
-from .patch import Patch
-
-
-def _disable_checker(patch: Patch, checker: type[Checker]) -> None:
-    """Leave out a checker that would fail at once, so that the story shows the consequences."""
-    patch.put(world_module, "_ALL", Watch(kept for kept in all_checkers() if not isinstance(kept, checker)))
-
+from .patch import Patch, disable_checker
 
 # --- whose messages count ---------------------------------------------------------------------------------
 
@@ -44,7 +37,7 @@ def accept_messages_from_the_dead(patch: Patch) -> None:
 
     patch.put(Node, "is_from_the_dead", lambda node, message: False)
     patch.put(Node, "is_from_a_member", is_from_a_member)
-    _disable_checker(patch, FencedIsMute)
+    disable_checker(patch, FencedIsMute)
 
 
 def keep_held_messages_of_the_dead(patch: Patch) -> None:
@@ -114,7 +107,9 @@ def move_to_a_site_that_has_a_copy(patch: Patch) -> None:
 
 def rebuild_where_the_other_copy_is(patch: Patch) -> None:
     """A lost copy is rebuilt on the site of its donor."""
-    patch.put(controller_module, "_best_place", lambda view, stage, partition: view.live_copies(stage, partition)[0])
+    patch.put(
+        controller_module, "_best_place", lambda view, stage, partition, costs: view.live_copies(stage, partition)[0]
+    )
 
 
 def rebuild_from_destination_to_source(patch: Patch) -> None:
@@ -125,7 +120,7 @@ def rebuild_from_destination_to_source(patch: Patch) -> None:
             for partition, copies in enumerate(() if view.is_end(stage) else view.copies[stage]):
                 building = {s.partition for s in view.standby if s.stage == stage}
                 dead = [slot for slot, node in enumerate(copies) if node in view.dead]
-                node = controller_module._best_place(view, stage, partition) if dead else None
+                node = controller_module._best_place(view, stage, partition, {}) if dead else None
                 if node is not None and partition not in building and len(building) < controller.at_once:
                     view = controller_module._with_standby(view, stage, partition, dead[0], node)
             if any(standby.stage == stage for standby in view.standby):
@@ -133,7 +128,7 @@ def rebuild_from_destination_to_source(patch: Patch) -> None:
         return view
 
     patch.put(Controller, "_with_recovery", with_recovery)
-    _disable_checker(patch, SourceFirst)  # That order is a preference.
+    disable_checker(patch, SourceFirst)  # That order is a preference.
 
 
 # --- which nodes are forgotten ----------------------------------------------------------------------------
@@ -150,7 +145,7 @@ def omit_the_dead_at_once(patch: Patch) -> None:
         return smaller
 
     patch.put(Controller, "_forgetting", forgetting)
-    _disable_checker(patch, ViewsStaySmall)
+    disable_checker(patch, ViewsStaySmall)
 
 
 def omit_the_dead_in_a_slot(patch: Patch) -> None:
@@ -161,7 +156,7 @@ def omit_the_dead_in_a_slot(patch: Patch) -> None:
         return replace(view, nodes=tuple(n for n in view.nodes if n not in gone), dead=view.dead - gone)
 
     patch.put(Controller, "_forgetting", forgetting)
-    _disable_checker(patch, ViewsStaySmall)
+    disable_checker(patch, ViewsStaySmall)
 
 
 def accept_messages_from_the_forgotten(patch: Patch) -> None:
@@ -174,7 +169,7 @@ def accept_messages_from_the_forgotten(patch: Patch) -> None:
         return node._stage(message) in node.machines
 
     patch.put(Node, "is_from_a_member", is_from_a_member)
-    _disable_checker(patch, FencedIsMute)
+    disable_checker(patch, FencedIsMute)
 
 
 def take_the_forgotten_for_strangers(patch: Patch) -> None:
@@ -186,7 +181,7 @@ def accept_a_forgotten_site(patch: Patch) -> None:
     """A site that is not listed is a new one, if it has no view; it may have been listed in one."""
     own = View.has_forgotten
     patch.put(View, "has_forgotten", lambda view, node, seen=0: seen > 0 and own(view, node, seen))
-    _disable_checker(patch, ViewsStaySmall)
+    disable_checker(patch, ViewsStaySmall)
 
 
 # --- restarts ---------------------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ class Place(Part):
 class Controller(Node):
     """The status of each partition, and at most one catch-up in progress."""
 
+    ROLE = "controller"
+
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario, CONTROLLER, 0)
         self.slots: dict[Pair, list[Place]] = {

@@ -175,6 +175,46 @@ STORIES: dict[str, tuple[str, str]] = {
         "sm_ready_standby; 1.0C: move_standby; 1.0C: sm_done; 1.0C: send_and_mark; 2.0A: avail; 2.0A: receive; "
         "2.0A: psync_secondary_first; 2.0A: psync_primary_second",
     ),
+    "received_is_processed": (
+        "consistent state: tuple (1, 0) of partition 0 is given to instance 0, which does not have its state",
+        "controller: begin_round; prod 0: insert; prod 0: forward; cons 0: collect; cons 0: return_stats; "
+        "controller: stats; cons 0: receive; cons 1: collect; cons 1: return_stats; controller: stats; "
+        "controller: order_moves; cons 0: move_origin; prod 0: pause; cons 0: pause_ack; cons 0: extract",
+    ),
+    "all_processed": (
+        "no deadlock: partition 0 has processed 0 of 2 tuples",
+        "controller: begin_round; prod 0: insert; prod 0: insert; prod 0: forward; prod 0: insert; prod 0: "
+        "forward; prod 1: insert; prod 1: insert; cons 0: collect; cons 0: return_stats; controller: stats; cons "
+        "0: receive; cons 1: collect; cons 1: return_stats; controller: stats; controller: order_moves; cons 0: "
+        "move_origin; prod 0: pause; prod 1: pause; cons 0: pause_ack; cons 0: pause_ack; cons 1: "
+        "move_destination; cons 1: receive",
+    ),
+    "quiescing": (
+        "consistent state: tuple (1, 0) of partition 0 is given to instance 0, which does not have its state",
+        "controller: begin_round; prod 0: insert; prod 0: forward; cons 0: collect; cons 0: return_stats; "
+        "controller: stats; cons 1: collect; cons 1: return_stats; controller: stats; controller: order_moves; "
+        "cons 0: move_origin; cons 0: extract; cons 0: receive",
+    ),
+    "ordered_delivery": (
+        "consistent state: tuple (1, 0) of partition 0 is given to instance 0, which does not have its state",
+        "controller: begin_round; prod 0: insert; prod 0: forward; cons 0: collect; cons 0: return_stats; "
+        "controller: stats; cons 1: collect; cons 1: return_stats; controller: stats; controller: order_moves; "
+        "cons 0: move_origin; prod 0: pause; cons 0: pause_ack; cons 0: extract; cons 0: receive",
+    ),
+    "whole_rounds": (
+        "consistent state: instance 1 is to move partition 0 without having it",
+        "controller: begin_round; cons 0: collect; cons 0: return_stats; controller: stats; cons 1: collect; cons "
+        "1: return_stats; controller: stats; controller: order_moves; controller: begin_round; cons 0: "
+        "move_origin; cons 0: collect; cons 0: return_stats; controller: stats; cons 1: move_destination; cons 1: "
+        "collect; cons 1: return_stats; controller: stats; controller: order_moves; cons 1: move_origin; prod 0: "
+        "pause; cons 1: pause_ack",
+    ),
+    "buffer_in_connections": (
+        "no deadlock: partition 1 has processed 0 of 1 tuples",
+        "controller: begin_round; cons 0: collect; cons 0: return_stats; controller: stats; cons 1: collect; cons "
+        "1: return_stats; controller: stats; controller: order_moves; cons 0: move_origin; prod 0: pause; cons 0: "
+        "pause_ack; cons 0: extract; cons 1: move_destination",
+    ),
 }
 
 

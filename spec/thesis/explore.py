@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from .fl_scenario import AnyScenario, LbScenario
+from .fl_world import LbWorld
+from .process_graph import Choice, GlobalState, ProcessGraph
 from .roles import tables
-from .scenario import Scenario
 from .words import Violated
-from .world import Choice, GlobalState, World
-from .worlds import LARGE, SMALL, VARIANTS, wrong
+from .world import World
+from .worlds import LARGE, MOVES, SMALL, VARIANTS, wrong
 
 STATES_MAX = 6_000_000
 
@@ -44,7 +46,7 @@ class Explored:
         return "; ".join(f"{node}: {action}" for action, node in self.path)
 
 
-def successors(world: World, state: GlobalState) -> tuple[list[tuple[Choice, GlobalState]], bool]:
+def successors(world: ProcessGraph, state: GlobalState) -> tuple[list[tuple[Choice, GlobalState]], bool]:
     """Return all possible next states, and whether the protocol itself is at rest; check a world at rest."""
     found = list(world.steps(state))
     is_at_rest = not found
@@ -55,9 +57,14 @@ def successors(world: World, state: GlobalState) -> tuple[list[tuple[Choice, Glo
     return found, is_at_rest
 
 
-def explore(scenario: Scenario, states_max: int = STATES_MAX) -> Explored:
+def world_of(scenario: AnyScenario) -> ProcessGraph:
+    """Return the world of a scenario, of whatever kind."""
+    return LbWorld(scenario) if isinstance(scenario, LbScenario) else World(scenario)
+
+
+def explore(scenario: AnyScenario, states_max: int = STATES_MAX) -> Explored:
     """Visit every reachable state, depth first; stop at the first violation."""
-    world, started = World(scenario), time.perf_counter()
+    world, started = world_of(scenario), time.perf_counter()
     path: list[Choice] = []
     on_path: set[bytes] = set()
     done: set[bytes] = set()
@@ -99,9 +106,9 @@ def explore(scenario: Scenario, states_max: int = STATES_MAX) -> Explored:
     return Explored(states, transitions, ends, seconds, world.fired, violation, tuple(path) if violation else ())
 
 
-def shortest(scenario: Scenario, states_max: int = STATES_MAX) -> Explored:
+def shortest(scenario: AnyScenario, states_max: int = STATES_MAX) -> Explored:
     """Find the shortest way to a violation, breadth first; without one, visit the whole world."""
-    world, started = World(scenario), time.perf_counter()
+    world, started = world_of(scenario), time.perf_counter()
     start = world.start()
     seen = {_pack(start)}
     origins: list[tuple[int, Choice]] = [(-1, ("", ""))]
@@ -130,12 +137,12 @@ def shortest(scenario: Scenario, states_max: int = STATES_MAX) -> Explored:
     return Explored(len(seen), transitions, ends, time.perf_counter() - started, world.fired)
 
 
-def replay(scenario: Scenario, story: Iterable[str]) -> str:
+def replay(scenario: AnyScenario, story: Iterable[str]) -> str:
     """Take the choices of a story, each "node: action"; return the violation at its end, or an empty text.
 
     Where several choices have the same text, all are followed.
     """
-    world = World(scenario)
+    world = world_of(scenario)
     states = {world.start()}
     try:
         for line in story:
@@ -154,17 +161,17 @@ def replay(scenario: Scenario, story: Iterable[str]) -> str:
 
 def explore_all(say: Callable[[str], object] = print) -> bool:
     """Explore every world to its end, and every variant to its shortest counterexample; return whether all is right."""
-    fired = {coordinated: Counter[tuple[str, str]]() for coordinated in (False, True)}
+    fired: dict[str, Counter[tuple[str, str]]] = {}
     is_good = True
-    for name, scenario in {**SMALL, **LARGE}.items():
+    for name, scenario in {**SMALL, **MOVES, **LARGE}.items():
         explored = explore(scenario)
-        fired[scenario.is_coordinated] += explored.fired
+        fired.setdefault(scenario.kind, Counter()).update(explored.fired)
         is_good &= not explored.violation
         say(f"{name}: {explored}")
-    for coordinated, counted in fired.items():
-        never = unfired(coordinated, counted)
+    for kind, counted in fired.items():
+        never = unfired(kind, counted)
         is_good &= not never
-        say(f"rows of {'partition' if coordinated else 'dataflow'} pairs that never fired: {never or 'none'}")
+        say(f"rows of {kind} that never fired: {never or 'none'}")
     for variant in VARIANTS:
         explored = shortest(wrong(variant))
         is_good &= bool(explored.violation)
@@ -184,7 +191,7 @@ def _pack(state: GlobalState) -> bytes:
     return array("I", state).tobytes()
 
 
-def unfired(coordinated: bool, fired: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
+def unfired(kind: str, fired: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the rows of the tables that never fired."""
-    every = [(role, row.name) for role, table in tables(coordinated).items() for row in table]
+    every = [(role, row.name) for role, table in tables(kind).items() for row in table]
     return [row for row in every if row not in fired]

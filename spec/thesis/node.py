@@ -36,6 +36,7 @@ from .words import (
     Fail,
     Message,
     Part,
+    ProcessModel,
     Sn,
     Uses,
 )
@@ -77,22 +78,16 @@ class In(Channel):
         self.pending: list[tuple[Sn, int]] = []
 
 
-class Node(Part):
-    """A process: its name, its connections, and the messages of its last step."""
+class Node(ProcessModel):
+    """A process of Flux-HA and its connections."""
+
+    scenario: Scenario
 
     def __init__(self, scenario: Scenario, name: Copy, slot: int) -> None:
-        self.scenario = scenario
-        self.name = name
+        super().__init__(scenario, name)
         self.slot = slot
         self.ins: list[In] = []
         self.outs: list[Out] = []
-        self.sent: list[tuple[Copy, Message]] = []
-
-    def has(self, variant: str) -> bool:
-        return variant in self.scenario.variant
-
-    def send(self, to: Copy, message: Message) -> None:
-        self.sent.append((to, message))
 
     def dest(self, slot: int) -> str:
         """Return PRIM for a copy in the same dataflow, SEC for one in the dual dataflow (3.4)."""
@@ -206,6 +201,8 @@ class Prod(Part):
 class Ingress(Node):
     """Numbers the input and sends it to both copies of each partition."""
 
+    ROLE = "ingress"
+
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario, Copy(0, 0, 0), 0)
         for i in range(scenario.partitions_of(1)):
@@ -216,6 +213,8 @@ class Ingress(Node):
 
 class Egress(Node):
     """Receives from one copy of each partition and acknowledges to the other."""
+
+    ROLE = "egress"
 
     def __init__(self, scenario: Scenario) -> None:
         last = scenario.stages

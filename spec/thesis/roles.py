@@ -8,16 +8,20 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from . import controller, egress, fh_cons, fh_prod, ingress, movement, s_cons, s_prod
-from .node import Node, Segment
-from .words import CONTROLLER, NOWHERE, Copy, Message, Row
+from . import controller, egress, fh_cons, fh_prod, fl_cons, fl_controller, fl_prod, ingress, movement, s_cons, s_prod
+from .node import Segment
+from .scenario import DATAFLOW_PAIRS, FLUX_LB, PARTITION_PAIRS
+from .words import CONTROLLER, NOWHERE, Copy, Message, ProcessModel, Row
 
 Table = tuple[Row[Any], ...]
 
 
 @cache
-def tables(coordinated: bool) -> dict[str, Table]:
-    """Return all rows by role: of dataflow pairs, or of partition pairs under the controller."""
+def tables(kind: str) -> dict[str, Table]:
+    """Return all rows by role, for a kind of world."""
+    if kind == FLUX_LB:
+        return {"fl_prod": fl_prod.ROWS, "fl_cons": fl_cons.ROWS, "fl_controller": fl_controller.ROWS}
+    coordinated = kind != DATAFLOW_PAIRS
     own: Table = movement.COORDINATED if coordinated else movement.BY_ITSELF
     found: dict[str, Table] = {
         "ingress": ingress.ROWS,
@@ -33,26 +37,26 @@ def tables(coordinated: bool) -> dict[str, Table]:
     return found
 
 
-def roles(node: Node) -> tuple[str, ...]:
+def roles(node: ProcessModel) -> tuple[str, ...]:
     """Return the roles of a process: two for a segment, its upstream and its downstream end."""
     if not isinstance(node, Segment):
-        return (type(node).__name__.lower(),)
+        return (node.ROLE,)
     cons = "s_cons" if node.name.stage == 1 else "fh_cons"
     prod = "s_prod" if node.name.stage == node.scenario.stages else "fh_prod"
     return cons, prod
 
 
 @cache
-def _rows_on(coordinated: bool, roles: tuple[str, ...], on: str) -> tuple[tuple[str, Row[Any]], ...]:
-    return tuple((role, row) for role in roles for row in tables(coordinated)[role] if row.on == on)
+def _rows_on(kind: str, roles: tuple[str, ...], on: str) -> tuple[tuple[str, Row[Any]], ...]:
+    return tuple((role, row) for role in roles for row in tables(kind)[role] if row.on == on)
 
 
-def rows(node: Node, on: str) -> tuple[tuple[str, Row[Any]], ...]:
+def rows(node: ProcessModel, on: str) -> tuple[tuple[str, Row[Any]], ...]:
     """Return the rows of a process for one external action, or for none, with their roles."""
-    return _rows_on(node.scenario.is_coordinated, roles(node), on)
+    return _rows_on(node.scenario.kind, roles(node), on)
 
 
-def steps(node: Node, sender: Copy | None, message: Message | None) -> list[tuple[str, Row[Any], Node]]:
+def steps(node: ProcessModel, sender: Copy | None, message: Message | None) -> list[tuple[str, Row[Any], ProcessModel]]:
     """Return every enabled row for `message`, or for no message, and the process after it."""
     on, places = "", None
     if message is not None:
@@ -70,7 +74,7 @@ def steps(node: Node, sender: Copy | None, message: Message | None) -> list[tupl
     return found
 
 
-def fuse(node: Node) -> list[tuple[str, Row[Any]]]:
+def fuse(node: ProcessModel) -> list[tuple[str, Row[Any]]]:
     """Fire the enabled quiet rows of a process until none is left; return them."""
     fired: list[tuple[str, Row[Any]]] = []
     quiet = [(role, row) for role, row in rows(node, "") if row.quiet]
@@ -82,10 +86,10 @@ def fuse(node: Node) -> list[tuple[str, Row[Any]]]:
         fired.append(ready)
 
 
-def show(coordinated: bool = True) -> str:
+def show(kind: str = PARTITION_PAIRS) -> str:
     """Return the tables as text: role, row, external action, guard, state change, figure."""
     lines = []
-    for role, table in tables(coordinated).items():
+    for role, table in tables(kind).items():
         for row in table:
             on = row.on or "-"
             lines.append(

@@ -19,6 +19,10 @@ from .words import END, END_SN, Copy, Part, Sn, Violated
 
 DIGEST_PRIME = 65_521
 VALUES = 251  # Values are 0 to 250.
+# Kinds of worlds: each has tables of its own.
+DATAFLOW_PAIRS, PARTITION_PAIRS = "dataflow pairs", "partition pairs"
+INDUCED_FAILURES, FLUX_LB = "induced failures", "Flux-LB"
+KINDS = (DATAFLOW_PAIRS, PARTITION_PAIRS, INDUCED_FAILURES, FLUX_LB)
 Tuple = tuple[Sn, int]
 Route = Callable[[int, int, int], int]  # (value, stage, partitions) -> partition
 Fan = Callable[[int], int]  # The number of tuples that an operator emits for one with this value.
@@ -74,6 +78,10 @@ class Scenario:
     def is_coordinated(self) -> bool:
         """Whether the controller starts catch-ups (3.4.3.3); a dataflow pair starts its own (fig. 3.6)."""
         return self.stages > 1
+
+    @property
+    def kind(self) -> str:
+        return PARTITION_PAIRS if self.is_coordinated else DATAFLOW_PAIRS
 
     def partitions_of(self, stage: int) -> int:
         return 1 if stage in (0, self.stages + 1) else self.partitions[stage - 1]

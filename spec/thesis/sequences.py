@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from .node import Egress, Segment
+from .process_graph import Choice, GlobalState
 from .roles import roles, tables
 from .scenario import Fan, Route, Scenario, Tuple, default_fan, default_route
 from .words import END, Copy, Violated
-from .world import Choice, GlobalState, World
+from .world import World
 
 STEPS_MAX = 100_000
 PACES = (1.0, 1.0, 0.02)
@@ -127,7 +128,7 @@ class Walk:
         if name == "standby":
             return
         node = self.world.node(self.state, self.world.names[self.world.labels.index(label)])
-        table = tables(self.world.scenario.is_coordinated)
+        table = tables(self.world.scenario.kind)
         found = [role for role in roles(node) if any(row.name == name for row in table[role])]
         if len(found) == 1:
             self.fired[found[0], name] += 1

@@ -59,6 +59,16 @@ LITERAL = {
         "before the csync of the other: the marks of the new consumer are still those of its dead predecessor. "
         "Repaired: it waits until that connection is folded in."
     ),
+    "received_is_processed": (
+        "4.4.2: once all acknowledgments have arrived, 'all in-flight tuples for the candidate partition have been "
+        "received and processed'. They have been received. By 4.4.1 the operator dequeues from an input queue: a tuple "
+        "in it is processed after the state has left. Repaired: the state is extracted when the queue has none of them."
+    ),
+    "all_processed": (
+        "4.4.2, the same sentence, if FL-Cons merges in order (3.3.1): what was received of one producer cannot be "
+        "processed before the next tuple of another, which is stalled. The partition is never quiesced. Repaired: what "
+        "is not merged moves with the state, as in Flux-HA (3.4.3.1)."
+    ),
 }
 
 WITHOUT = {
@@ -73,4 +83,8 @@ WITHOUT = {
     "internal_buffer": "3.4.3.1: otherwise an order-preserving FH-Cons deadlocks while it drains the network.",
     "postponing": "3.4.3.1: otherwise FH-Cons receives from a secondary before state movement begins.",
     "swap": "3.4.3: primary and secondary are swapped for the new replica.",
+    "quiescing": "4.4.2: otherwise tuples in flight arrive where the state is not any more.",
+    "ordered_delivery": "4.4.2: otherwise acknowledgments do not show that all tuples in flight were received.",
+    "whole_rounds": "4.4.3: otherwise an instance is ordered to move on a partition that it does not have yet.",
+    "buffer_in_connections": "4.4.2: otherwise FL-Prod blocks when a tuple for a stalled partition arrives.",
 }

@@ -207,6 +207,31 @@ def _key(value: Any) -> Any:
     return value
 
 
+class ProcessModel(Part):
+    """A process of a model: its name, its scenario, and the messages of its last step."""
+
+    ROLE: ClassVar[str] = ""  # The name of its table; a segment has two roles instead.
+
+    def __init__(self, scenario: Any, name: Copy) -> None:
+        self.scenario = scenario
+        self.name = name
+        self.sent: list[tuple[Copy, Message]] = []
+
+    def has(self, variant: str) -> bool:
+        return variant in self.scenario.variant
+
+    def send(self, to: Copy, message: Message) -> None:
+        self.sent.append((to, message))
+
+    def action_of(self, sender: Copy, message: Message) -> tuple[str, At] | None:
+        """Return the external action of `message`, and its place; None if it must wait."""
+        raise NotImplementedError
+
+    def folded_copies(self) -> frozenset[Copy]:
+        """Return the copies at other ends that this node has folded in."""
+        return frozenset()
+
+
 N = TypeVar("N")
 
 

@@ -1,9 +1,7 @@
 """A world of one scenario as a graph of states: the choices in each state, and the states after them.
 
-A state is a tuple of small numbers: one for each process (0 while it does not exist or is dead), one for the
-contents of each FIFO connection, and one set of bits for the copies that are *whole*: folded in by all nodes to which
-they are connected. A step of a process depends only on its own state and the message, so each (process, message) is
-stepped once and remembered.
+A state is that of `ProcessGraph`, and one set of bits for the copies that are *whole*: folded in by all nodes to which
+they are connected.
 
 A crash is possible at any step for any copy whose pair has another whole copy (Thesis 3.1.2: one failure between
 recovery points). The messages of a dead sender stay on the connection until the receiver gets the report of its death,
@@ -12,61 +10,27 @@ and are dropped then; so every prefix of them may still arrive.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from .controller import Controller
 from .node import Egress, Ingress, Node, Segment
-from .roles import fuse, steps
+from .process_graph import EMPTY, GONE, Choice, GlobalState, ProcessGraph
 from .scenario import Scenario
-from .words import CONTROLLER, DEAD, Copy, Fail, Message, SmReady, Violated
-
-GlobalState = tuple[int, ...]
-Choice = tuple[str, str]  # The action, and the node that takes it.
-GONE = 0
-EMPTY = 0
-Outcome = tuple[str, int, tuple[tuple[int, int], ...], Copy | None]  # Row, process, posts, the copy now known dead.
+from .words import CONTROLLER, DEAD, Copy, ProcessModel, SmReady, Violated
 
 
-class Numbers:
-    """Values and the small numbers assigned to them."""
-
-    def __init__(self, first: Any) -> None:
-        self.values: list[Any] = [first]
-        self._numbers: dict[Any, int] = {first: 0}
-
-    def number(self, key: Any, value: Any) -> int:
-        known = self._numbers.get(key)
-        if known is None:
-            known = self._numbers[key] = len(self.values)
-            self.values.append(value)
-        return known
-
-
-class World:
+class World(ProcessGraph):
     """All processes and connections that can ever exist in `scenario`."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         copies = [Copy(*pair, k) for pair in scenario.pairs for k in range(2 + scenario.standbys)]
         self.ingress, self.egress = Copy(0, 0, 0), Copy(scenario.stages + 1, 0, 0)
-        self.names = (CONTROLLER, self.ingress, *copies, self.egress)
-        self.labels = ["controller", "ingress", *map(str, copies), "egress"]
-        self.places = {name: i for i, name in enumerate(self.names)}
-        self.links = [(a, b) for b in self.names for a in self.names if self._is_connected(a, b)]
-        self._first_link = len(self.names)
-        self._link_places = {link: self._first_link + i for i, link in enumerate(self.links)}
-        self._inbound = [
-            [(self.places[a], self._link_places[a, b]) for a, b in self.links if b == n] for n in self.names
-        ]
-        self._processes = Numbers(None)
-        self._messages = Numbers(None)
-        self._contents = Numbers(())
-        self._alone: dict[int, tuple[Outcome, ...]] = {}
-        self._given: dict[tuple[int, int, int], tuple[Outcome, ...]] = {}
+        names = (CONTROLLER, self.ingress, *copies, self.egress)
+        labels = ("controller", "ingress", *map(str, copies), "egress")
+        links = [(a, b) for b in names for a in names if self._is_connected(a, b)]
+        super().__init__(names, labels, links, scenario.fused)
         self._folded: dict[int, frozenset[Copy]] = {}
-        self.fired: Counter[tuple[str, str]] = Counter()
 
     def _is_connected(self, a: Copy, b: Copy) -> bool:
         if CONTROLLER in (a, b):
@@ -94,36 +58,10 @@ class World:
             state = next(after for (action, node), after in possible if f"{node}: {action}" == wanted)
         return state
 
-    def node(self, state: GlobalState, name: Copy) -> Any:
-        """Return the process called `name`, or None."""
-        return self._processes.values[state[self.places[name]]]
-
-    def live(self, state: GlobalState) -> Iterator[Node]:
-        for number in state[: self._first_link]:
-            if number:
-                yield self._processes.values[number]
-
-    def on_link(self, state: GlobalState, a: Copy, b: Copy) -> tuple[Message, ...]:
-        content = self._contents.values[state[self._link_places[a, b]]]
-        return tuple(self._messages.values[number] for number in content)
-
     def is_whole(self, state: GlobalState, name: Copy) -> bool:
         return bool(state[-1] >> self.places[name] & 1)
 
     # --- choices -----------------------------------------------------------------------------------------------
-
-    def steps(self, state: GlobalState) -> Iterator[tuple[Choice, GlobalState]]:
-        """Yield every step of the protocol: an action on a message at the head of a connection, or on none."""
-        for place, number in enumerate(state[: self._first_link]):
-            if not number:
-                continue
-            for outcome in self._steps_alone(number):
-                yield (outcome[0], self.labels[place]), self._after(state, place, None, outcome)
-            for sender, link in self._inbound[place]:
-                if state[link]:
-                    message = self._contents.values[state[link]][0]
-                    for outcome in self._steps_given(number, sender, message):
-                        yield (outcome[0], self.labels[place]), self._after(state, place, link, outcome)
 
     def arrivals(self, state: GlobalState) -> Iterator[tuple[Choice, GlobalState]]:
         """Yield the arrivals of a standby machine."""
@@ -163,66 +101,15 @@ class World:
 
     # --- one step -----------------------------------------------------------------------------------------------
 
-    def _steps_alone(self, number: int) -> tuple[Outcome, ...]:
-        known = self._alone.get(number)
-        if known is None:
-            known = self._alone[number] = self._outcomes(self._processes.values[number], None, None)
-        return known
-
-    def _steps_given(self, number: int, sender: int, message: int) -> tuple[Outcome, ...]:
-        known = self._given.get((number, sender, message))
-        if known is None:
-            node = self._processes.values[number]
-            known = self._outcomes(node, self.names[sender], self._messages.values[message])
-            self._given[number, sender, message] = known
-        return known
-
-    def _outcomes(self, node: Node, sender: Copy | None, message: Message | None) -> tuple[Outcome, ...]:
-        found = []
-        for role, row, after in steps(node, sender, message):
-            self.fired[role, row.name] += 1
-            self._settle(after)
-            posts = self._posts(after)
-            gone = message.copy if isinstance(message, Fail) else None
-            found.append((row.name, self._number(after), posts, gone))
-        return tuple(found)
-
-    def _settle(self, node: Node) -> None:
-        if self.scenario.fused:
-            for role, row in fuse(node):
-                self.fired[role, row.name] += 1
-
-    def _posts(self, node: Node) -> tuple[tuple[int, int], ...]:
-        posts = tuple((self._link_places[node.name, to], self._messages.number(m, m)) for to, m in node.sent)
-        node.sent = []
-        return posts
-
-    def _number(self, node: Node) -> int:
-        number = self._processes.number((node.name, node.key()), node)
+    def _number(self, node: ProcessModel) -> int:
+        number = super()._number(node)
         if number not in self._folded:
             self._folded[number] = node.folded_copies()
         return number
 
-    def _after(self, state: GlobalState, place: int, link: int | None, outcome: Outcome) -> GlobalState:
-        _, number, posts, gone = outcome
-        after = list(state)
-        after[place] = number
-        if link is not None:
-            content = self._contents.values[after[link]][1:]
-            after[link] = self._contents.number(content, content)
-        if gone is not None and (gone, self.names[place]) in self._link_places:
-            after[self._link_places[gone, self.names[place]]] = EMPTY
-        self._post(after, posts)
-        if self._folded[number] != self._folded[state[place]]:
+    def _note_step(self, before: GlobalState, after: list[int], place: int) -> None:
+        if self._folded[after[place]] != self._folded[before[place]]:
             self._note_whole(after)
-        return tuple(after)
-
-    def _post(self, after: list[int], posts: tuple[tuple[int, int], ...]) -> None:
-        for link, message in posts:
-            if not after[self.places[self.links[link - self._first_link][1]]]:
-                continue  # Messages to a dead process are dropped.
-            content = (*self._contents.values[after[link]], message)
-            after[link] = self._contents.number(content, content)
 
     def _post_reports(self, after: list[int], controller: Controller) -> None:
         posts = self._posts(controller)

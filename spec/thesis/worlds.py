@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .fl_scenario import AnyScenario, LbScenario
+from .fl_words import PartitionMove
 from .scenario import Scenario
 from .variants import LITERAL, WITHOUT
 from .words import Copy
@@ -56,8 +58,31 @@ SMALL: dict[str, Scenario] = {
     ),
 }
 
+_AWAY, _BACK, _ON = PartitionMove(0, 0, 1), PartitionMove(0, 1, 0), PartitionMove(0, 1, 2)
+_CROSSING = PartitionMove(1, 1, 0)
+# The values are chosen so that the partition that moves gets input before, during and after the move.
+_BALANCED = LbScenario(values=(1, 1, 1), rounds=((_AWAY,),), fused=True)
+_TWO_PRODUCERS = replace(_BALANCED, values=(1, 2, 5), producers=2)
+
+# Worlds of chapters 4 and 5 that are explored by the tests: seconds.
+MOVES: dict[str, AnyScenario] = {
+    "Flux-LB, a move": replace(_BALANCED, fused=False),
+    "Flux-LB, a move, buffers of one tuple": replace(_BALANCED, values=(1, 1, 1, 1), capacity=1),
+    "Flux-LB, a move and back": replace(_BALANCED, rounds=((_AWAY,), (_BACK,))),
+    "Flux-LB, two instances exchange partitions": replace(_BALANCED, rounds=((_AWAY, _CROSSING),)),
+    "Flux-LB, a move and another to a third instance": replace(
+        _BALANCED, instances=3, partitions=3, rounds=((_AWAY,), (_ON,))
+    ),
+    "Flux-LB, two producers, a move and back": replace(_TWO_PRODUCERS, rounds=((_AWAY,), (_BACK,))),
+    "Flux-LB, two producers, a move, merge in order": replace(_TWO_PRODUCERS, values=(1, 2), ordered=True),
+    "Flux-LB, a transfer of state that does not end": replace(_BALANCED, is_stuck=True),
+}
+
 # Explored by the command line as well: minutes.
-LARGE: dict[str, Scenario] = {
+LARGE: dict[str, AnyScenario] = {
+    "Flux-LB, two producers, a move and back, merge in order": replace(
+        _TWO_PRODUCERS, values=(1, 2, 5), ordered=True, rounds=((_AWAY,), (_BACK,))
+    ),
     "dataflow, two tuples, one crash and catch-up": Scenario(values=(5, 7)),
     "dataflow, one tuple, two crashes of any copy or standby": replace(_FLOW, crashes=2, standbys=2),
     "dataflow, no tuple, three crashes": replace(_FLOW, values=(), crashes=3, standbys=3),
@@ -86,7 +111,13 @@ _AFTER_PAUSE = (
     *("1.0B: crash", "2.0C: fail"),
 )
 
-_WRONG: dict[str, Scenario] = {
+_WRONG: dict[str, AnyScenario] = {
+    "received_is_processed": _BALANCED,
+    "all_processed": replace(_TWO_PRODUCERS, values=(1, 2), ordered=True),
+    "quiescing": _BALANCED,
+    "ordered_delivery": _BALANCED,
+    "whole_rounds": replace(_BALANCED, values=(1,), rounds=((_AWAY,), (_BACK,))),
+    "buffer_in_connections": replace(_BALANCED, is_stuck=True),
     "r_done_only": _FLOW,
     "one_reset": replace(_PAIRS, standbys=0),
     "put_guard": replace(_FLOW, values=(5, 7), capacity=1, crashes=0, standbys=0),
@@ -117,13 +148,13 @@ _WRONG: dict[str, Scenario] = {
 }
 
 
-def wrong(variant: str) -> Scenario:
+def wrong(variant: str) -> AnyScenario:
     """Return a world in which `variant` fails, and which is right without it."""
     assert variant in LITERAL or variant in WITHOUT
     return replace(_WRONG[variant], variant=frozenset({variant}))
 
 
-def right(variant: str) -> Scenario:
+def right(variant: str) -> AnyScenario:
     """Return the same world without the variant."""
     return replace(_WRONG[variant])
 

@@ -327,3 +327,43 @@ def test_the_screen_tells_failures_and_how_busy_processes_are() -> None:
     [line] = [line.split() for line in text.splitlines() if "site-1" in line]
     assert line == ["site-1", "up", "77", "1", "2.0", "25", "3", "1,500", "rows"]
     assert "site-2       at 3.2 s, noticed after 30 ms, output gap 120 ms, not recovered yet" in text
+
+
+def test_the_screen_shows_the_load_of_sites_in_a_run_that_is_balanced() -> None:
+    load: dict[str, Any] = {"utilisation": 0.987, "speed": 0.5, "lag": 0.25, "slow": True}
+    load |= {"kept_rows": 1_200, "kept_rows_max": 4_096, "time_left_s": 12.4}
+    site = flux.driver.status.ProcessStatus("site-1", 77, "up", 1, 2.0, copies=3, **load)
+    spare = flux.driver.status.ProcessStatus("site-2", 78, "up", 1, 2.0, utilisation=0.0, lag=0.0)
+    ingress = flux.driver.status.ProcessStatus("ingress", 79, "up", 1, 2.0)
+    rest: dict[str, Any] = {"inputs": 20, "outputs": 10, "input_rate": 5.0, "output_rate": 2.5, "ended": False}
+    phase = "round 2: 1 of 3 moves left"
+    now = flux.Status("job", 9.0, [site, spare, ingress], True, failures=[], balance=phase, **rest)
+    lines = screen(now.to_dict())
+    assert any(line.endswith("buffered busy %  speed  lag %") for line in lines)
+    ends = {line.split()[0]: line.partition("rows")[2].split() for line in lines if "rows" in line and "/s" not in line}
+    assert ends["site-1"][:4] == ["99", "0.50", "25", "slow,"]
+    assert (ends["site-2"], ends["ingress"]) == (["0", "0"], [])
+    assert f"  balance: {phase}" in lines
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        ({}, "slow"),
+        ({"kept_rows": 0, "kept_rows_max": 0}, "slow, 0 of 0 rows kept"),
+        (
+            {"kept_rows": 1_200, "kept_rows_max": 4_096, "time_left_s": 12.4},
+            "slow, 1,200 of 4,096 rows kept, 12 s left",
+        ),
+        (
+            {"kept_rows": 4_100, "kept_rows_max": 4_096, "time_left_s": 0.0},
+            "slow, 4,100 of 4,096 rows kept, the source waits for it",
+        ),
+    ],
+)
+def test_the_screen_shows_how_long_no_process_waits_for_a_slow_site(shown: dict[str, Any], text: str) -> None:
+    load: dict[str, Any] = {"utilisation": 0.5, "speed": 0.5, "lag": 0.25, "slow": True}
+    site = flux.driver.status.ProcessStatus("site-1", 77, "up", 1, 2.0, copies=3, **load, **shown)
+    rest: dict[str, Any] = {"inputs": 20, "outputs": 10, "input_rate": 5.0, "output_rate": 2.5, "ended": False}
+    lines = screen(flux.Status("job", 9.0, [site], True, failures=[], balance="level", **rest).to_dict())
+    assert any(line.endswith(f"25 {text}") for line in lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from typing import Any, ClassVar
 
 import numpy as np
@@ -65,19 +66,25 @@ _marks: list[Any] = []
 
 def is_second() -> bool:
     """Return whether this process is the second that asks."""
-    path = _marks[0] / "first"
+    path, own = _marks[0] / "first", _marks[0] / f"own-{os.getpid()}"
+    own.write_text(str(os.getpid()))
     try:
-        path.touch(exist_ok=False)
-        path.write_text(str(os.getpid()))
+        os.link(own, path)  # With its content: a file that is made and then written may be read in between.
     except FileExistsError:
-        return path.read_text() not in ("", str(os.getpid()))
+        return path.read_text() != str(os.getpid())
     return False
 
 
-@pytest.fixture(autouse=True)
-def _copies_may_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a copy may be behind at the end for longer than the controller waits for it."""
-    monkeypatch.setattr("flux.controller.copy_comparison.LAG_TIMEOUT_S", 10.0)
+class OneIsSlow(flux.KeyedOperator):
+    """Takes a second for its last row on one of its sites, and emits another one then."""
+
+    output: ClassVar = {"v": "int64"}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        if row.v < 2_000 or not is_second():
+            return None, [{"v": row.v}]
+        time.sleep(1.0)  # While the other copy of the partition takes the stream to its end.
+        return None, [{"v": -1}]
 
 
 def error_of(operator: Any, rows: int, order: Any = "sn", **settings: Any) -> OperatorError:
@@ -124,6 +131,13 @@ def test_a_row_that_one_copy_lacks_is_named(
     error = error_of(operator, 2_000, on_error="skip")
     assert error.row == ODD
     assert f"emitted {shown}" in str(error) and "emitted {'v': 1234}" in str(error)
+
+
+def test_a_copy_that_lags_at_the_end_is_compared(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}._marks", [tmp_path])
+    error = error_of(OneIsSlow, 2_000)
+    assert error.row == 2_000
+    assert "emitted {'v': -1}" in str(error) and "emitted {'v': 2000}" in str(error)
 
 
 def test_rows_that_are_no_longer_kept_are_said_not_to_be_known(monkeypatch: pytest.MonkeyPatch) -> None:

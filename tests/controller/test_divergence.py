@@ -43,6 +43,30 @@ def test_copies_that_emit_different_rows_end_the_run(rows: int) -> None:
     assert caught.value.row is not None and 1 <= caught.value.row <= rows
 
 
+class RandomText(flux.KeyedOperator):
+    """Emits a text of its own process for one row; texts of others are as long."""
+
+    output: ClassVar = {"v": "string"}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return None, [{"v": f"{os.getpid() if row.v == 2 else 0:09}"}]
+
+
+class RandomList(flux.KeyedOperator):
+    """Emits a list of its own process for one row."""
+
+    output: ClassVar = {"v": pa.list_(pa.int64())}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return None, [{"v": [os.getpid() if row.v == 2 else 0]}]
+
+
+@pytest.mark.parametrize("operator", [RandomText, RandomList])
+def test_a_text_or_a_list_that_differs_in_a_short_run_ends_it(operator: Any) -> None:
+    with pytest.raises(OperatorError, match="not deterministic"):
+        flow_of(4, operator).run(sites=2)
+
+
 def error_of(order: Any) -> str:
     flow = flux.Dataflow("diverging")
     stream = flow.source(flux.sources.Table([{"k": 1, "v": 2}]))
@@ -112,10 +136,11 @@ def test_a_digest_tells_a_value_a_place_and_a_partition_apart() -> None:
     assert len({tuple(digest) for digest in seen}) == 4
 
 
-def one_digest(values: Any, rows: int = 1_000) -> int:
+def one_digest(values: Any, rows: int = 1_000, first: int = 1) -> int:
     made = Digests(1)
     none = np.zeros(rows, np.uint16)
-    made.add(Rows.of(pa.record_batch({"v": values}), np.arange(1, rows + 1), None, none, none), 0, rows)
+    sn = np.arange(first, first + rows)
+    made.add(Rows.of(pa.record_batch({"v": values}), sn, None, none, none), first - 1, first + rows - 1)
     return made.get(0)
 
 
@@ -140,6 +165,15 @@ ONE_OTHER = {
     "a null decimal": (pa.decimal256(60, 2), 0, None),
     "nothing": (pa.bool_(), None, False),
     "a null text": (pa.string(), "", None),
+    "a text": (pa.string(), "seven", "eight"),
+    "a word": (pa.dictionary(pa.int8(), pa.string()), "seven", "eight"),
+    "a list": (pa.list_(pa.int64()), [7, 8], [7, 9]),
+    "a list of another length": (pa.list_(pa.int64()), [7], []),
+    "a struct": (pa.struct({"a": pa.int64(), "b": pa.string()}), {"a": 7, "b": "x"}, {"a": 7, "b": "y"}),
+    "a map": (pa.map_(pa.string(), pa.int64()), [("a", 7)], [("a", 8)]),
+    "a null list": (pa.list_(pa.int64()), [], None),
+    "a list of nanoseconds": (pa.list_(pa.timestamp("ns")), [7], [8]),
+    "a list beyond Python's times": (pa.list_(pa.timestamp("s")), [10**12], [10**12 + 1]),
 }
 
 
@@ -156,10 +190,16 @@ def test_one_other_value_among_many_is_another_digest(kind: str) -> None:
 
 @pytest.mark.parametrize("of", [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int8(), pa.string())])
 def test_text_that_differs_in_some_rows_is_another_digest(of: Any) -> None:
-    """As many as are sampled, of a hundred or so; here every third row differs."""
+    """Far into a stream, as many as are sampled, of a hundred or so; here every third row differs."""
     usual = pa.array(["abc"] * 1_000).cast(of)
     other = pa.array(["abd" if row % 3 == 1 else "abc" for row in range(1_000)]).cast(of)
-    assert one_digest(usual) != one_digest(other)
+    assert one_digest(usual, first=1 << 20) != one_digest(other, first=1 << 20)
+
+
+def test_a_nested_value_that_differs_in_some_rows_is_another_digest() -> None:
+    usual = pa.array([[1, 2]] * 10_000)
+    other = pa.array([[1, 3] if row % 3 == 1 else [1, 2] for row in range(10_000)])
+    assert one_digest(usual, 10_000, first=1 << 20) != one_digest(other, 10_000, first=1 << 20)
 
 
 def test_a_value_in_one_column_is_not_the_same_in_another() -> None:
@@ -186,14 +226,16 @@ def test_zeros_and_things_that_are_no_numbers_count_alike_whatever_their_bits() 
 def test_a_null_counts_alike_whatever_its_type(of: Any) -> None:
     """Of undeclared output one copy may have been told the type by another partition, and the other not yet."""
 
-    def digest(column: Any) -> int:
+    def digest(column: Any, others: Any) -> int:
         made = Digests(1)
         none = np.zeros(100, np.uint16)
-        user = pa.record_batch({"v": column, "t": pa.array([str(n) for n in range(100)])})
+        user = pa.record_batch({"v": column} | others)
         made.add(Rows.of(user, np.arange(1, 101), None, none, none), 0, 100)
         return made.get(0)
 
-    assert digest(pa.nulls(100)) == digest(pa.nulls(100, of))
+    text = {"t": pa.array([str(n) for n in range(100)])}
+    for others in ({}, text):
+        assert digest(pa.nulls(100), others) == digest(pa.nulls(100, of), others)
 
 
 def test_what_lies_behind_a_null_does_not_count() -> None:

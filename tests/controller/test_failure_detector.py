@@ -24,9 +24,12 @@ HERE = 4_711  # The number of a process on this machine.
 class Beating:
     """A pulse that is looked at as it should be, while a clock goes on."""
 
-    def __init__(self, pid: int | None = None, stopped: bool = False) -> None:
+    def __init__(self, pid: int | None = None, stopped: bool = False, runs_every_s: float | None = None) -> None:
         self.now = 100.0
-        self.pulse = FailureDetector(is_stopped=lambda asked: stopped and asked == pid)
+        self.pulse = FailureDetector(
+            is_stopped=lambda asked: stopped and asked == pid,
+            run_ns_of=lambda asked: 7 if runs_every_s is None else int(self.now / runs_every_s),
+        )
         self._pid = pid
 
     def go_on(self, seconds: float, beating: tuple[str, ...] = NODES, every_s: float = BEAT_EVERY_S) -> list[str]:
@@ -127,6 +130,19 @@ def test_on_this_machine_who_is_stopped_is_silent_also_where_beats_come_late() -
     hearts = Beating(pid=HERE, stopped=True)
     hearts.go_on(5.0, every_s=0.4)
     assert hearts.go_on(1.0, beating=("site-1",), every_s=0.4) == ["site-2"]
+
+
+def test_on_this_machine_who_is_stopped_and_continued_in_turn_is_late_and_not_dead() -> None:
+    hearts = Beating(pid=HERE, stopped=True, runs_every_s=0.115)  # At every look it happens to be stopped.
+    hearts.go_on(5.0)
+    assert hearts.go_on(LATE_MAX_S - 1.0, beating=("site-1",)) == []
+    assert hearts.go_on(2.0, beating=("site-1",)) == ["site-2"]
+
+
+def test_who_ran_long_ago_and_is_stopped_is_dead() -> None:
+    hearts = Beating(pid=HERE, stopped=True, runs_every_s=3.0)
+    hearts.go_on(5.0)
+    assert hearts.go_on(2.0, beating=("site-1",)) == ["site-2"]
 
 
 def test_a_controller_that_was_late_itself_takes_nobody_for_dead() -> None:

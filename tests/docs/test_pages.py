@@ -95,7 +95,7 @@ def is_known(words: list[str], strict: bool) -> bool:
     if program == "flux":
         return flux_accepts(arguments, strict)
     if program == "make":
-        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return all(word in targets or "=" in word for word in arguments)
     if program == "pytest" or arguments[:2] == ["-m", "pytest"]:
         return all(is_test(word) for word in arguments if word.startswith("tests/"))

@@ -13,7 +13,7 @@ from flux.driver.report import LogEntry, build_timeline
 from flux.driver.report_builder import make_report, make_status
 from flux.driver.run_state import TRANSFERS_MAX, Completeness, RunState, StateTransfer
 from flux.plan import Policy
-from flux.wire.reports import NodeDead, StateInstalled, StateSent
+from flux.wire.reports import NodeDead, RowsNumbered, RowsWritten, StateInstalled, StateSent
 from tests.runtime.fakes import flow
 
 STARTED_AT = 1_000.0
@@ -214,6 +214,8 @@ def test_of_very_many_moves_the_last_are_kept() -> None:
         "to": "site-3",
         "bytes": 7,
         "took_s": 0.75,
+        "why": "a copy was lost",
+        "round": None,
     }
 
 
@@ -264,3 +266,13 @@ def test_pairs_are_not_whole_while_nobody_knows_that_a_site_is_gone() -> None:
     assert not make_status("a flow", run_state, processes).whole
     run_state.copies = {"site-2": 8, "site-3": 8}  # What the controller says when it knows, and has mended it.
     assert make_status("a flow", run_state, processes).whole
+
+
+def test_input_is_not_known_at_the_end_of_the_stream_until_the_ingress_has_reported_it() -> None:
+    run_state = RunState(PLAN, started_at=STARTED_AT)
+    written = RowsWritten(sink=0, after=0, upto=7, rows=6, end=True, position=7, ahead=(), total=6)
+    run_state.apply(written, "egress", STARTED_AT + 1)
+    assert run_state.ended and not run_state.has_inputs_of_outputs
+    # An ingress that is started again has nothing to number; its totals are those of the whole run.
+    run_state.apply(RowsNumbered(log=(), total=6, upto=7), "ingress.2", STARTED_AT + 2)
+    assert run_state.has_inputs_of_outputs and run_state.history.input_rows == 6

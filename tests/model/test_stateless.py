@@ -79,6 +79,18 @@ def test_filter_keeps_rows_as_they_are(by: str) -> None:
     assert out.sub is None
 
 
+class Awaitable:
+    """What an async function returns, but without a warning if nothing awaits it."""
+
+    def __await__(self) -> Any:
+        yield
+
+
+def test_filter_refuses_an_awaitable_which_would_be_true_for_every_row() -> None:
+    with pytest.raises(flux.OperatorError, match=r"its function returned <.*; expected whether to keep the row"):
+        through(a_flow()[1].filter(lambda row: Awaitable()))
+
+
 def test_filter_with_nothing_left_gives_nothing() -> None:
     assert through(a_flow()[1].filter(lambda row: False)) is None
 

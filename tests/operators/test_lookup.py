@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flux
+import flux.testing
 from flux.exchange.sides import widened_names
 from flux.model.batch import Batch
 from flux.model.operator import OperatorStep
 from flux.operators import Lookup
 from flux.operators.join_spec import lookup_spec
+from flux.plan import Policy
 from flux.types.errors import PlanError
 from flux.types.hashing import partition_of
 from tests.operators.feeding import PARTITIONS, cuts, moved, opened, tuples
@@ -160,21 +163,23 @@ def is_event(batch: Any) -> Any:
     return batch["number"] % 5 != 0
 
 
-def looked_up(source: flux.sources.Source) -> flux.Dataflow:
+def looked_up(source: flux.sources.Source, broadcast: bool = False) -> flux.Dataflow:
     flow = flux.Dataflow("lookups")
     rows = flow.source(source)
     table = rows.filter(is_table, batch=True).select("k", set_by="number")
     events = rows.filter(is_event, batch=True)
-    events.lookup(table, on="k", partitions=4).sink(flux.sinks.Collect())
+    events.lookup(table, on="k", partitions=4, broadcast=broadcast).sink(flux.sinks.Collect())
     events.lookup([{"k": n, "square": n * n} for n in range(9)], on="k", how="inner").sink(flux.sinks.Collect())
     return flow
 
 
-def test_a_table_that_changes_is_the_same_though_two_sites_die(tmp_path: Path) -> None:
+@pytest.mark.parametrize("broadcast", [False, True])
+def test_a_table_that_changes_is_the_same_though_two_sites_die(tmp_path: Path, broadcast: bool) -> None:
     number = np.arange(1_200)
     key = pa.array(np.random.default_rng(1).integers(0, 12, 1_200), mask=number % 11 == 0)
     rows = pa.table({"number": number, "k": key})
-    report = through_kills(looked_up, rows, tmp_path, (1, 0, 7, 60, 0, 200, 31))
+    flow = partial(looked_up, broadcast=broadcast)
+    report = through_kills(flow, rows, tmp_path, (1, 0, 7, 60, 0, 200, 31))
     table: dict[Any, int] = {}
     expected = []
     for n, k in enumerate(key.to_pylist()):
@@ -189,6 +194,48 @@ def test_a_table_that_changes_is_the_same_though_two_sites_die(tmp_path: Path) -
     ]
 
 
+def broadcast_lookup(rows: pa.Table, deletes: str | None = None) -> tuple[flux.Dataflow, list[dict[str, Any]]]:
+    """A flow whose table goes to all partitions, all rows of which have the key 7 or 8; and its expected output."""
+    flow = flux.Dataflow("broadcast")
+    source = flow.source(flux.sources.Table(rows, batch_rows=5))
+    table = source.filter(is_table, batch=True).select("k", "gone", set_by="number").exchange("k", partitions=3)
+    events = source.filter(is_event, batch=True).select("number", "k")
+    options: Any = {"on": "k", "partitions": 4, "deletes": deletes, "broadcast": True}
+    events.lookup(table.apply(flux.operators.Distinct, on=["k", "set_by"]), **options).sink(flux.sinks.Collect())
+    known: dict[int, int] = {}
+    expected = []
+    for row in rows.to_pylist():
+        if row["number"] % 5 == 0:
+            known[row["k"]] = row["number"]
+            if row["gone"] and deletes:
+                del known[row["k"]]
+        else:
+            expected.append({"number": row["number"], "k": row["k"], "set_by": known.get(row["k"])})
+    return flow, expected
+
+
+def two_keys(count: int) -> pa.Table:
+    number = np.arange(count)
+    return pa.table({"number": number, "k": 7 + number // 10 % 2, "gone": number % 15 == 0})
+
+
+def test_a_broadcast_table_is_in_every_partition_and_rows_of_one_key_in_several() -> None:
+    flow, expected = broadcast_lookup(two_keys(400), deletes="gone")
+    plan = flow._logical.plan(2, 0, "pairs", 1, Policy())
+    spread, broadcast = (edge.route for edge in plan.edges if edge.consumer == 2)
+    assert len(set(spread.partition(pa.record_batch({"k": [7] * 50}), np.arange(50), None).tolist())) == 4
+    assert broadcast.by == "all"
+    assert "by position" in flow.explain(sites=2)
+    assert "Distinct -> stage 2, to all partitions" in flow.explain(sites=2)
+    assert flow.run(sites=2).table.to_pylist() == expected
+    assert {row["set_by"] for row in expected} > {None, 5}
+
+
+def test_a_broadcast_lookup_holds_in_the_simulated_world() -> None:
+    flow, _ = broadcast_lookup(two_keys(40))
+    flux.testing.simulate(flow, seeds=12)
+
+
 @pytest.mark.parametrize(
     ("table", "parameters", "says"),
     [
@@ -197,6 +244,7 @@ def test_a_table_that_changes_is_the_same_though_two_sites_die(tmp_path: Path) -
         ([{"id": 1}], {}, r"lookup\(on=...\): the other stream has no column 'k'"),
         ([{"k": 1}], {"how": "outer"}, "how"),
         ([{"k": 1}], {"deletes": "gone"}, "is for another stream"),
+        ([{"k": 1}], {"broadcast": "yes"}, "is True or False, got 'yes'"),
         (iter([pa.table({"k": [1]})]), {}, "got an iterator"),
         (5, {}, "Table"),
     ],

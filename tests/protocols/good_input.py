@@ -94,7 +94,7 @@ GOOD: dict[str, list[Any]] = {
         attach("site-2", 1, 4, 3, view=NOW),
         stop("site-2", 1, 1, view=NOW),
         merge("site-2", 1, 3, 1, view=NOW),
-        want("site-3", 1, 4, 2, view=NOW),
+        want("site-3", 1, 4, view=NOW),
         state("site-2", 1, 5, 5, view=NOW),
         consumed(1, 6),
         replace(LAST, number=NOW + 1),

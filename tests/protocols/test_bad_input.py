@@ -133,11 +133,10 @@ MOVES = [
     *spoiled_each("site-1", "RequestState", MOVER, "sender", ("site-2", "site-1")),  # The copy is not for them.
     *spoiled_each("site-1", "RequestState", MOVER, "version", (5,)),  # Another is the donor.
     *spoiled_each("site-1", "RequestState", MOVER, "version", (9, 0, -1)),  # Never begun.
-    *spoiled_each("site-1", "RequestState", MOVER, "position", (-1,)),
     *spoiled_each("site-1", "State", MOVER, "sender", ("site-3", "site-1")),  # They are not the donor.
     *spoiled_each("site-1", "State", MOVER, "version", (4,)),  # It is for another site.
     *spoiled_each("site-1", "State", MOVER, "version", (9, 0, -1)),
-    *spoiled_each("site-1", "State", MOVER, "position", (4, -1)),  # Older than it was asked for.
+    *spoiled_each("site-1", "State", MOVER, "position", (-1,)),
     *(spoiled("site-1", kind, "node site-1", stage=0) for kind in ("RequestState", "State")),  # The ingress's.
 ]
 FROM_THE_SHELL = [

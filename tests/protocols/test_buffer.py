@@ -179,6 +179,42 @@ def test_others_are_waited_for_as_ever_while_a_copy_is_on_its_way() -> None:
     assert not buffer.full()
 
 
+def test_where_all_lag_the_one_that_is_furthest_ahead_is_waited_for() -> None:
+    buffer = Buffer(2, transfer_rows_max=50)
+    buffer.entitle(A)
+    buffer.entitle(B)
+    buffer.expect(frozenset({A, B}))
+    for sn in range(9):
+        assert not buffer.full()
+        buffer.put(run(sn, sn + 1))
+        buffer.note_reached(A, sn)  # It acknowledges nothing, and its other copies go on.
+    assert not buffer.full()
+    buffer.put(run(9, 10))
+    assert buffer.full() and buffer.kept_for(A) == 10
+    buffer.note_reached(A, 9)
+    assert not buffer.full()
+
+
+def test_a_site_is_reserved_what_the_donor_of_its_copy_has_not_acknowledged() -> None:
+    # Rule 3: it may be far ahead of the donor, and needs those rows again, for the copy.
+    buffer = pair()
+    for sn in range(4):
+        buffer.put(run(sn, sn + 1))
+    buffer.ack(A, 1)
+    buffer.ack(B, 4)
+    buffer.reserve(B, A)
+    buffer.ack(A, 4)
+    assert (buffer.dropped, buffer.progress(B), buffer.kept_for(B)) == (1, 4, 3)
+    buffer.reserve(A, B)
+    buffer.reserve(B, A)
+    assert buffer.floors == {A: 1, B: 1}
+    buffer.ack(A, 3)
+    buffer.ack(B, 3)
+    assert (buffer.dropped, buffer.progress(B)) == (3, 4)
+    buffer.ack(B, 4)
+    assert buffer.reached == {A: 4}
+
+
 def test_without_a_bound_of_its_own_a_copy_on_its_way_is_like_any_other() -> None:
     buffer = pair(bound_rows=2)
     buffer.expect(frozenset({B}))

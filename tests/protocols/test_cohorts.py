@@ -99,12 +99,38 @@ def test_a_step_is_no_longer_than_it_may_be_with_one_cohort_too() -> None:
     assert cons.reach(OLD) == 5
 
 
-def test_an_unordered_stage_takes_whole_frames_however_long() -> None:
+def test_a_slow_operator_takes_short_steps_until_it_is_fast_again() -> None:
+    cons = FhCons("site-1", 1, step=4)
+    cons.step(VIEW)
+    list(cons.add_cohort(OLD, frozenset({0, 1}), 0))
+    receive(cons, ALL_OLD, 9)
+    reached = []
+    for most in (2, 7, 0):
+        cons.pace(most)
+        reached.append(cons.reach(OLD))
+    assert reached == [2, 4, 4], "the longest step bounds what the operator asks for"
+
+
+def test_short_steps_do_not_keep_cohorts_apart() -> None:
+    cons = at(9, 5, step=4)
+    cons.pace(1)
+    receive(cons, ALL_OLD, 12)
+    receive(cons, ALL_YOUNG, 12)
+    # In steps of 1 both would go on side by side: the oldest waits as it does for a copy one long step behind.
+    assert (cons.reach(YOUNG), cons.reach(OLD)) == (6, 9)
+
+
+def test_an_unordered_stage_cuts_the_frames_that_are_longer_than_a_step() -> None:
     cons = FhCons("site-1", 1, step=4)
     cons.step(replace(VIEW, unordered=frozenset({1})))
     list(cons.add_cohort(OLD, frozenset({0, 1}), 0))
-    receive(cons, ALL_OLD, 5)
-    assert cons.reach(OLD) == 5
+    receive(cons, ALL_OLD, 9)
+    spans = []
+    while cons.reach(OLD) > cons.cohorts[OLD].consumed:
+        [frame] = cons.take(OLD, cons.reach(OLD))
+        spans.append((frame.after, frame.upto))
+        cons.finish(OLD)
+    assert spans == [(0, 4), (4, 8), (8, 9)] and not cons.pending[OLD]
 
 
 def test_cohorts_meet_when_both_are_idle_at_one_position() -> None:

@@ -291,6 +291,6 @@ def test_recovery_waits_for_moves_of_its_stage_within_what_may_be_at_once() -> N
     controller = running(laid_out(4, ["1 2", "2 3"]))
     controller.step(Move(stage=1, partition=0, slot=0, to="site-4"))
     view = published(controller.step(Closed(node="site-3")))
-    assert building(view) == [(1, 0, 0, "site-1", "site-4")]
+    assert building(view) == [(1, 0, 0, "site-2", "site-4")]
     view = published(controller.step(CopyReady(node="site-4", version=1)))
     assert building(view) == [(1, 1, 1, "site-2", "site-1")]

@@ -17,6 +17,7 @@ from flux.protocols.messages import (
     Closed,
     Connected,
     Consumed,
+    CopyCosts,
     CopyFailed,
     CopyReady,
     EndOfSource,
@@ -25,6 +26,8 @@ from flux.protocols.messages import (
     Message,
     Move,
     PeerMessage,
+    Retire,
+    Slow,
     Sourced,
     Suspected,
     ToController,
@@ -80,6 +83,9 @@ def every_kind(plan: View) -> Iterator[Any]:
     yield CopyReady(node="site-3", version=1)
     yield CopyFailed(node="site-3", version=1)
     yield Move(stage=1, partition=0, slot=0, to="site-3")
+    yield Slow(nodes=("site-1", "site-9"))
+    yield Retire(node="site-1")
+    yield CopyCosts(costs=(("site-1", 2.0),))
 
 
 def between_nodes(sender: str, view: int) -> Iterator[Any]:
@@ -97,7 +103,7 @@ def between_nodes(sender: str, view: int) -> Iterator[Any]:
     yield highest(sender, 1, view)
     for stage in (0, 1, 2):
         for version in (1, 9):
-            yield want(sender, stage, version, 1, view)
+            yield want(sender, stage, version, view)
             yield state(sender, stage, version, 9, view, body=NO_ROWS)
 
 
@@ -166,4 +172,4 @@ def test_the_controller_takes_what_is_for_it_and_refuses_the_rest(kind: type[Any
     taken, refused = try_all(explorer.controllers_seen(), kind, explorer)
     assert bool(taken) == (kind in FOR_THE_CONTROLLER)
     # Who is gone already, or what somebody asks for too late, is no error (rule 12).
-    assert bool(refused) == (kind not in (Closed, Move))
+    assert bool(refused) == (kind not in (Closed, Move, Slow, Retire, CopyCosts))

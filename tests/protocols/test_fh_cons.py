@@ -139,14 +139,16 @@ def test_acks_go_to_every_copy_of_the_producers() -> None:
     assert list(cons.acknowledge()) == [], "and once"
 
 
-def test_nothing_is_acknowledged_beyond_the_limit() -> None:
-    # Copies on their way here need what is behind it.
+def test_from_the_view_with_a_copy_in_transfer_to_it_a_site_acknowledges_anew() -> None:
+    # Rule 3: its producers have gone back to what the donor had acknowledged.
     cons = consumer()
     cons.step(data("site-1", 1, 1, 0, 7))
-    cons.limit = 4
-    assert {effect.message.position for effect in consume(cons, 7) if isinstance(effect, Send)} == {4}
-    cons.limit = None
+    consume(cons, 7)
+    view = replace(FIRST, number=2, standby=(standby(1, 2, 5, 0, "site-1", "site-2"),), versions=1)
+    cons.step(view)
     assert [effect.message.position for effect in cons.acknowledge() if isinstance(effect, Send)] == [7, 7]
+    cons.step(replace(view, number=3))
+    assert list(cons.acknowledge()) == [], "once for each copy"
 
 
 def test_acks_stop_going_to_the_dead() -> None:

@@ -26,7 +26,7 @@ HELD = [
     pytest.param(ack("site-2", 1, 1, view=NOW + 1), id="going back"),
     pytest.param(stop("site-2", 1, 99, view=NOW + 1), id="of no lane"),
     pytest.param(data("ingress", 0, 1, 9, 10, view=NOW + 1), id="with a hole before it"),
-    pytest.param(want("site-2", 1, 4, 0, view=NOW + 1), id="of a copy for another site"),
+    pytest.param(want("site-2", 1, 4, view=NOW + 1), id="of a copy for another site"),
 ]
 
 

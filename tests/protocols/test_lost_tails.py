@@ -78,6 +78,37 @@ def test_a_position_of_an_earlier_view_does_not_count() -> None:
     assert ingress.step(highest("egress", 8, 3)) == [Pull(after=0, given_upto=8)]
 
 
+def test_views_that_keep_coming_do_not_keep_a_restarted_ingress_waiting() -> None:
+    """Each position arrives in another view: moves and slow marks make views faster than positions come."""
+    ingress = ingress_again(numbered=0)
+    ingress.step(AGAIN)
+    effects = ingress.step(highest("site-1", 4, 2))
+    for number, node in ((3, "site-2"), (4, "egress")):
+        effects += ingress.step(replace(AGAIN, number=number, slow=frozenset({"site-1"} if number % 2 else ())))
+        effects += ingress.step(highest(node, number, number))
+    assert [effect for effect in effects if isinstance(effect, Pull)] == [Pull(after=0, given_upto=4)]
+
+
+def test_a_later_position_of_a_node_counts_too() -> None:
+    ingress = ingress_again(numbered=0)
+    ingress.step(AGAIN)
+    ingress.step(highest("site-1", 4, 2))
+    ingress.step(replace(AGAIN, number=3))
+    ingress.step(highest("site-1", 6, 3))
+    ingress.step(highest("site-2", 0, 2))
+    assert ingress.step(highest("egress", 0, 3)) == [Pull(after=0, given_upto=6)]
+
+
+def test_a_site_that_joins_meanwhile_is_asked_too() -> None:
+    ingress = ingress_again(numbered=0)
+    ingress.step(AGAIN)
+    ingress.step(highest("site-1", 4, 2))
+    ingress.step(highest("site-2", 4, 2))
+    ingress.step(replace(AGAIN, number=3, nodes=(*AGAIN.nodes, "site-3")))
+    assert ingress.step(highest("egress", 0, 2)) == []
+    assert ingress.step(highest("site-3", 0, 3)) == [Pull(after=0, given_upto=4)]
+
+
 def test_a_dead_egress_is_waited_for_because_its_sink_may_be_ahead_of_all_others() -> None:
     ingress = ingress_again(numbered=0)
     ingress.step(WITHOUT_EGRESS)

@@ -120,7 +120,7 @@ def from_peer(sender: str) -> list[PeerMessage]:
         stopped(sender, 1, 1),
         merge(sender, 1, 1, 2),
         merged(sender, 1, 1, 2),
-        want(sender, 1, 1, 0),
+        want(sender, 1, 1),
         state(sender, 1, 1, 0),
         highest(sender, 1),
     ]
@@ -181,7 +181,7 @@ def test_a_message_for_a_stage_that_is_not_here_is_refused() -> None:
         (attach("site-2", 1, 1, 0), 1),
         (stop("site-2", 1, 1), 1),
         (merge("site-2", 1, 1, 2), 1),
-        (want("site-2", 1, 1, 0), 1),
+        (want("site-2", 1, 1), 1),
         (state("site-2", 1, 1, 0), 1),
     ],
     ids=kind,

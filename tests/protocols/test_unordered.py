@@ -192,7 +192,7 @@ def test_a_cut_says_how_far_each_producer_was_taken_and_not_what_waits() -> None
     machine = pooler()
     machine.step(data("site-1", 1, 1, 0, 5))
     machine.step(MOVING)
-    machine.step(want("site-4", 2, 1, 0, view=2))
+    machine.step(want("site-4", 2, 1, view=2))
     machine.step(data("site-1", 1, 1, 5, 6, view=2))
     machine.step(data("site-1", 1, 1, 6, 8, view=2))
     [cut] = sent(machine.step(emitted(0, 5)), State)
@@ -245,7 +245,7 @@ def test_what_one_sender_feeds_from_several_places_comes_in_one_lane_in_the_end(
 def test_a_state_that_is_ahead_wrongly_is_refused(view: View, position: int) -> None:
     mover = StateMover("site-4", 2)
     list(mover.step(view))
-    list(mover.ask((), 0))
+    list(mover.ask(()))
     wrong = replace(state("site-3", 2, 1, 3, view=2), ahead=(replace(FIRST_AHEAD, position=position),))
     assert_refused(mover, wrong, by=mover.title)
     mover.step(replace(wrong, ahead=()))

@@ -38,6 +38,21 @@ def test_the_ends_are_the_stages_with_edges_on_one_side_only() -> None:
     assert [stage for stage in range(4) if FIRST.is_end(stage)] == [0, 3]
 
 
+def test_a_stage_divides_what_it_sends_if_its_consumers_take_different_partitions() -> None:
+    # Given consumers of which each takes all partitions, then a row is needed by every one of them.
+    assert [FIRST.divides(stage) for stage in range(4)] == [False] * 4
+    assert [TWO.divides(stage) for stage in range(4)] == [False] * 4
+    # Two egresses, or a partition on another site, divide it.
+    assert DIAMOND.divides(1) and DIAMOND.divides(0) is False
+    apart = (("site-1", "site-2"), ("site-2", "site-3"))
+    assert replace(SPARE, copies=(SPARE.copies[0], apart, *SPARE.copies[2:])).divides(0)
+
+
+def test_a_copy_in_transfer_takes_its_partition_unless_its_site_has_died() -> None:
+    assert COMING.takers(1) == (("site-1", "site-3"), ("site-1",))
+    assert without(COMING, "site-3").takers(1) == (("site-1",), ("site-1",))
+
+
 # Who is there.
 
 

@@ -96,8 +96,8 @@ def merged(sender: str, edge: int, lane_id: int, into: int, view: int = 1) -> Me
     return Merged(sender=sender, view=view, edge=edge, lane_id=lane_id, into=into)
 
 
-def want(sender: str, stage: int, version: int, position: int, view: int = 1) -> RequestState:
-    return RequestState(sender=sender, view=view, stage=stage, version=version, position=position)
+def want(sender: str, stage: int, version: int, view: int = 1) -> RequestState:
+    return RequestState(sender=sender, view=view, stage=stage, version=version)
 
 
 def highest(sender: str, position: int, view: int = 1) -> HighestPosition:

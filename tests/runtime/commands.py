@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -18,11 +19,15 @@ from flux.types.errors import FluxError
 from flux.wire.requests import StatusRequest, ask, command
 from flux.wire.tls import VARIABLES, tls_from
 
+from .forked_commands import ForkedCommand
 from .waiting import wait_until
+
+Running: TypeAlias = subprocess.Popen[str] | ForkedCommand
 
 ROOT = Path(__file__).parent.parent.parent
 DEADLINE_S = 60.0
 SECRET = "known to all of them"
+STATUS_EVERY_S = 0.1  # A connection for each look: more often, and TLS keeps both ends busy with handshakes.
 
 # The stream ends when there is a file `enough`; where it ended is in `ended-at`.
 JOB = """
@@ -70,7 +75,8 @@ class Processes:
             self.port = sock.getsockname()[1]
         self.controller = f"127.0.0.1:{self.port}"
         self.flow = "job:flow"
-        self.running: dict[str, subprocess.Popen[str]] = {}
+        self.running: dict[str, Running] = {}
+        self.has_interpreters = False  # Whether each command is an interpreter of its own, as it is for a user.
         self._supervisors: dict[str, threading.Thread] = {}
         self._over = False
 
@@ -84,15 +90,18 @@ class Processes:
         }
         self.call(name, role, self.flow, *options[role], *more)
 
-    def call(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        call = self.command(name, *arguments)
-        errors = (self.directory / f"{name}.log").open("a")
-        self.running[name] = subprocess.Popen(call, cwd=self.directory, stderr=errors, text=True)
-        errors.close()
+    def call(self, name: str, *arguments: str) -> Running:
+        log = self.directory / f"{name}.log"
+        if self.has_interpreters:
+            with log.open("a") as errors:
+                call = self.command(name, *arguments)
+                self.running[name] = subprocess.Popen(call, cwd=self.directory, stderr=errors, text=True)
+        else:
+            self.running[name] = ForkedCommand(self.directory, log, arguments)
         return self.running[name]
 
     def command(self, name: str, *arguments: str) -> list[str]:
-        """What is run for the process that is called `name` here."""
+        """What is run for the process that is called `name` here, if it has an interpreter of its own."""
         return [sys.executable, "-c", "import sys; from flux.commands.main import main; sys.exit(main())", *arguments]
 
     def supervise(self, name: str, *arguments: str) -> None:
@@ -135,6 +144,10 @@ class Processes:
     def up(self) -> set[tuple[str, int]]:
         return {(process["name"], process["incarnation"]) for process in self.status()["processes"]}
 
+    def await_up(self, holds: Callable[[set[tuple[str, int]]], bool], what: str) -> None:
+        """Wait until it holds for the processes that are up."""
+        wait_until(lambda: holds(self.up()), f"{what}: {self.logs()}", STATUS_EVERY_S)
+
     def advance(self, rows: int) -> None:
         """Wait for so many more rows of output, with every copy in its place."""
         before = self.status()["outputs"]
@@ -143,7 +156,7 @@ class Processes:
             status = self.status()
             return bool(status["whole"]) and status["outputs"] >= before + rows
 
-        wait_until(is_there, f"{rows} more rows did not come: {self.logs()}")
+        wait_until(is_there, f"{rows} more rows did not come: {self.logs()}", STATUS_EVERY_S)
 
     def logs(self) -> str:
         return "\n".join(f"{path.name}: {path.read_text()}" for path in sorted(self.directory.glob("*.log")))

@@ -96,7 +96,7 @@ class FakeIngress(Fake):
 
     def begin(self) -> None:
         if self.incarnation == 1:
-            self.driver.send_report(RowsNumbered(log=((time.monotonic(), ROWS, ROWS),), total=ROWS))
+            self.driver.send_report(RowsNumbered(log=((time.monotonic(), ROWS, ROWS),), total=ROWS, upto=ROWS))
 
 
 class FakeEgress(Fake):

@@ -132,7 +132,7 @@ def test_a_message_that_is_not_for_this_kind_of_process_is_refused_as_it_is_with
         foreigner = Foreigner(relay, back=False)
         with flow.start(sites=2) as run:
             relay.start()
-            foreigner.say(RequestState(sender="ingress", view=1, stage=1, version=1, position=0))
+            foreigner.say(RequestState(sender="ingress", view=1, stage=1, version=1))
             refused = r"^node egress refuses RequestState\(.*a bug or a foreign process"
             with pytest.raises(flux.FluxError, match=refused):
                 run.wait(timeout=60)

@@ -27,6 +27,7 @@ class OnHosts(Processes):
 
     def __init__(self, directory: Path, network: Hosts) -> None:
         super().__init__(directory)
+        self.has_interpreters = True
         self.network = network
         self.controller = f"{network.address(HEAD)}:{self.port}"
 

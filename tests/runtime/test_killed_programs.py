@@ -10,6 +10,7 @@ import pytest
 
 import flux
 from flux.driver.local import registry
+from flux.driver.local.run_directory import RunDirectory, remove_abandoned
 from flux.driver.processes import Process
 
 from .test_user_errors import ROWS, flow_of
@@ -73,6 +74,64 @@ def test_the_next_run_cleans_up_behind_one_that_was_killed_with_all_its_processe
     assert f"{left}, with its journals, is removed now" in caplog.text
     assert list(directories.iterdir()) == []
     assert list(listed.iterdir()) == []
+
+
+def killed_before_it_is_registered(at: str, tmp_path: Path) -> None:
+    """Kill a program, and what has forked its processes, when its run has a directory and no entry in the registry."""
+
+    def die(run: flux.Run) -> None:
+        if run._driver is not None:
+            processes = [*(process.pid for process in run._driver.processes), spawner := run._driver._spawner.pid]
+            (tmp_path / "pids").write_text(" ".join(map(str, processes)))
+            os.kill(spawner, signal.SIGSTOP)  # It must not see the program go.
+            os.kill(spawner, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    program = os.fork()
+    if program == 0:
+        try:
+            setattr(flux.Run, at, die)
+            flow_of(source=flux.sources.Table(ROWS, rate=10)).start(sites=2)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]) == -signal.SIGKILL
+    if at == "_register":
+        pids = list(map(int, (tmp_path / "pids").read_text().split()))
+        wait_until(lambda: all(map(is_gone, pids)), "processes outlived their program")
+
+
+@pytest.mark.parametrize("at", ["_launch", "_register"])
+def test_the_next_run_cleans_up_after_one_that_was_killed_before_it_was_registered(
+    at: str, places: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listed, directories = places
+    killed_before_it_is_registered(at, tmp_path)
+    [left] = directories.iterdir()
+    assert [path.name for path in listed.iterdir()] == [f"{left.name}.claim"]
+    assert flow_of().run().outputs == len(ROWS)
+    assert f"a run was killed as it started, and so was what should have cleaned up after it; {left} is" in caplog.text
+    assert list(directories.iterdir()) == []
+    assert list(listed.iterdir()) == []
+
+
+def test_the_directory_of_a_run_that_starts_is_left_alone(
+    places: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    starting = RunDirectory()
+    assert flow_of().run().outputs == len(ROWS)
+    assert starting.path.is_dir() and "was killed" not in caplog.text
+    starting.remove()
+    assert [list(place.iterdir()) for place in places] == [[], []]
+
+
+def test_a_claim_without_a_directory_is_removed(places: tuple[Path, Path], tmp_path: Path) -> None:
+    elsewhere = tmp_path / "flux-mine"
+    elsewhere.mkdir()
+    for name, content in (("flux-1", ""), ("flux-2", str(places[1] / "flux-2")), ("flux-3", str(elsewhere))):
+        (registry.registry() / f"{name}.claim").write_text(content)
+    remove_abandoned()
+    assert list(places[0].iterdir()) == []
+    assert elsewhere.is_dir()
 
 
 def test_the_directory_of_a_run_that_lives_is_left_alone(places: tuple[Path, Path]) -> None:

@@ -30,7 +30,10 @@ from .relay import relayed
 
 # A controller whose journal has lost its end ends the run (test_lost_tails.py): its death changes nothing.
 OF_A_LOST_TAIL: set[Point] = {(CONTROLLER, "before-views-lost"), (CONTROLLER, "after-views-lost")}
-ALL: set[Point] = {(kind, point) for kind, points in crash_points().items() for point in points} - OF_A_LOST_TAIL
+# Only a run that is balanced comes to these, and only with a slow site (test_slow_sites.py).
+OF_BALANCE: set[Point] = {(CONTROLLER, f"step-{what}") for what in ("copy-costs", "slow", "retire")}
+EVERY: set[Point] = {(kind, point) for kind, points in crash_points().items() for point in points}
+ALL = EVERY - OF_A_LOST_TAIL - OF_BALANCE
 # Points that a fault of another kind leads to.
 OF_A_LOST_DONOR: set[Point] = {
     (SITE, "before-send-to-controller-copy-failed"),
@@ -207,13 +210,19 @@ def test_a_site_that_was_stopped_too_long_ends_when_it_wakes_up(silence: Ordeal)
 
 @pytest.fixture(scope="module")
 def the_end(tmp_path_factory: pytest.TempPathFactory) -> Ordeal:
-    """Two sites that share no partition die at once; and the ingress, when the source has ended."""
-    with a_run(tmp_path_factory, sites=4) as under:
-        victims = kill_at_once(under, "site-1", "site-3")
-        under.watch.wait_whole()
-        assert all(map(under.counts, victims))
-        under.arm(*OF_THE_END)
-        under.finish()
+    """Two sites that share no partition die at once; and the ingress, when the source has ended.
+
+    On a busy machine the sites may have consumed nearly all when the ingress comes to the end; then it is tried again.
+    """
+    for _ in range(TRIES_MAX):
+        with a_run(tmp_path_factory, sites=4) as under:
+            victims = kill_at_once(under, "site-1", "site-3")
+            under.watch.wait_whole()
+            assert all(map(under.counts, victims))
+            under.arm(*OF_THE_END)
+            under.finish()
+        if under.met:
+            break
     return under
 
 

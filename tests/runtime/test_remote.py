@@ -1,6 +1,6 @@
 """Runs whose processes are commands of their own, over TCP: each is killed and started again, and nothing is lost.
 
-It takes long because each test starts six or more commands, and each of them is an interpreter of its own.
+Some start six or more commands. In most tests they are forks of one interpreter; in one each has its own.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def test_each_kind_is_killed_and_started_again_by_its_supervisor_and_the_output_
     processes.advance(200)
     for name in ("ingress", "egress"):
         processes.kill(name)
-        wait_until(lambda name=name: (name, 2) in processes.up(), f"{name}.2 is not up")  # type: ignore[misc]
+        processes.await_up(lambda up, name=name: (name, 2) in up, f"{name}.2 is not up")  # type: ignore[misc]
         processes.advance(200)
     processes.kill("site-a")
-    wait_until(lambda: ("site-4", 1) in processes.up(), "no further site joined")
+    processes.await_up(lambda up: ("site-4", 1) in up, "no further site joined")
     processes.advance(200)
     processes.kill("controller")
     processes.advance(200)
@@ -125,7 +125,7 @@ def test_a_site_that_reaches_nobody_any_more_ends(processes: Processes) -> None:
 def test_a_site_that_comes_back_to_its_controller_at_the_end_is_sent_home(processes: Processes, tmp_path: Path) -> None:
     for name in ("controller", "site-a", "site-b"):
         processes.start(name)
-    wait_until(lambda: {("site-1", 1), ("site-2", 1)} <= processes.up(), "the sites that hold partitions did not come")
+    processes.await_up(lambda up: {("site-1", 1), ("site-2", 1)} <= up, "the sites that hold partitions did not come")
     for name in ("site-c", "ingress", "egress"):
         processes.start(name)
     processes.advance(100)
@@ -154,7 +154,7 @@ def test_commands_ask_the_controller(processes: Processes, capsys: pytest.Captur
     assert {process["name"] for process in status["processes"]} >= {"controller", "ingress", "egress", "site-1"}
     assert sum(process["copies"] for process in status["processes"]) == 8
     assert main(["drain", "site-2", *there]) == 0
-    wait_until(lambda: ("site-2", 1) not in processes.up(), "site-2 has not ended")
+    processes.await_up(lambda up: ("site-2", 1) not in up, "site-2 has not ended")
     assert "site-2 is drained" in capsys.readouterr().out
     processes.advance(10)
     assert "no live site is called 'site-9'; the nodes are" in said(capsys, 1, "drain", "site-9", *there)
@@ -182,6 +182,7 @@ def test_processes_find_each_other_by_ipv6(processes: Processes, tmp_path: Path)
 
 
 def test_stop_ends_all_processes_of_a_run(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
+    processes.has_interpreters = True
     names = ("controller", "site-a", "site-b", "site-c", "ingress", "egress")
     for name in names:
         processes.start(name)
@@ -203,6 +204,7 @@ def test_a_port_in_use_is_said(processes: Processes, capsys: pytest.CaptureFixtu
     assert f"cannot listen at tcp:{processes.controller}: Address already in use; end the process" in err
 
 
+@pytest.mark.usefixtures("deadline")  # A site that is not refused goes on in the process of the test.
 def test_an_address_that_nobody_can_connect_to_is_refused(
     processes: Processes, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,7 +257,7 @@ def test_those_who_do_not_belong_are_refused(
     processes: Processes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processes.start("controller")
-    wait_until(lambda: processes.up() != set(), f"the controller is not up: {processes.logs()}")
+    processes.await_up(lambda up: up != set(), "the controller is not up")
     there = ("--controller", processes.controller)
     assert "another than its controller's" in said(capsys, 1, "site", "job:other", *there)
     assert "no module 'nowhere'" in said(capsys, 1, "site", "nowhere:flow", *there)

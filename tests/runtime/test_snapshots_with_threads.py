@@ -109,7 +109,12 @@ class InNumpy(WithThreads):
 
 
 @pytest.mark.parametrize("operator", [InPolars, InDuckDb, pytest.param(InNumpy, marks=pytest.mark.long)])
-def test_state_is_transferred_while_threads_of_a_library_work(operator: Any) -> None:
+def test_state_is_transferred_while_threads_of_a_library_work(operator: type[WithThreads]) -> None:
+    assert_state_is_transferred(operator)
+
+
+def assert_state_is_transferred(operator: type[WithThreads]) -> None:
+    """Run it, kill a site, and check that its state is read for the standby, soon, and that the output is exact."""
     flow = flux.Dataflow("threads")
     rows = pa.record_batch({"key": pa.array(np.arange(ROWS) % KEYS)})
     source = flow.source(flux.sources.Table(rows, rate=2_000))

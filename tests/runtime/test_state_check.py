@@ -45,6 +45,19 @@ def test_a_state_that_becomes_bad_later_is_found() -> None:
     assert "of type lock, at the state of key (7,)" in text
 
 
+@pytest.mark.parametrize("form", ["Operator", "PooledOperator"])
+def test_state_that_no_site_could_install_is_an_error_at_once(form: str) -> None:
+    get = "get_state" if form == "Operator" else "get_partition_state"
+    methods = {
+        "output": {"k": "int64"},
+        "process": lambda self, batch: batch.emit({"k": batch["k"]}),
+        get: lambda self, *pid: 1,
+        **({} if form == "Operator" else {"drop_partition": lambda self, pid: None}),
+    }
+    text = run_until_refused(type("Mine", (getattr(flux, form),), methods))
+    assert "Mine" in text and ("no install_state" in text or "must define install_partition_state" in text)
+
+
 class Prepared(flux.Operator):
     """State that can be read only between `init_trans` and `end_trans`."""
 
@@ -62,10 +75,17 @@ class Prepared(flux.Operator):
     def install_state(self, state: bool) -> None: ...
 
 
-@pytest.mark.parametrize("kept", ["one copy", "state that needs to be prepared"])
-def test_state_that_is_never_read_or_must_be_prepared_is_left_alone(kept: str) -> None:
-    locked = keyed(lambda key, row, state: (threading.Lock(), [{"k": row.k}]))
-    operator, availability = (locked, "none") if kept == "one copy" else (Prepared, "pairs")
+def test_state_that_must_be_prepared_is_left_alone() -> None:
     source = flux.sources.Table(ROWS, rate=150)  # Two seconds: several checks.
-    flow = flow_of(operator, source)
-    assert flow.run(sites=2, availability=availability).outputs == len(ROWS)
+    assert flow_of(Prepared, source).run(sites=2).outputs == len(ROWS)
+
+
+@pytest.mark.parametrize(("balance", "is_warned"), [("auto", True), ("off", False)])
+def test_a_single_copy_that_could_not_be_moved_is_warned_of(
+    balance: str, is_warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    operator = keyed(lambda key, row, state: (state or threading.Lock(), [{"k": row.k}]))
+    source = flux.sources.Table(ROWS * 2, rate=len(ROWS))
+    report = flow_of(operator, source).run(sites=2, availability="none", balance=balance)
+    assert report.outputs == 2 * len(ROWS)
+    assert ("exchange(..., balance=False)" in caplog.text) == is_warned

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from .commands import JOB, Processes, expected
-from .waiting import DEADLINE_S, wait_until
+from .waiting import DEADLINE_S
 
 
 def assert_exact(directory: Path) -> None:
@@ -72,7 +72,7 @@ def test_in_a_remote_run(processes: Processes, tmp_path: Path) -> None:
         processes.advance(100)
         stopped = processes.running[name]
         stopped.send_signal(signal.SIGSTOP)
-        wait_until(lambda name=name: (name, 2) in processes.up(), f"no {name} came in its place: {processes.logs()}")  # type: ignore[misc]
+        processes.await_up(lambda up, name=name: (name, 2) in up, f"no {name} came in its place")  # type: ignore[misc]
         assert stopped.returncode == -signal.SIGKILL
         assert f"flux: {name} was stopped, and is killed" in (tmp_path / f"{name}.log").read_text()
     processes.advance(100)

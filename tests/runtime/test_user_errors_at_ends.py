@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,17 @@ def a_source_that_raises(tmp_path: Path) -> None:
     flow_of(source=Broken()).run()
 
 
+class Exits(Broken):
+    async def batches(self, context: SourceContext, after: Any = None) -> Any:
+        yield SourceBatch(pa.record_batch({"k": pa.array([1, 2])}))
+        raise SystemExit(0)
+
+
+@case(flux.SourceError, "source Exits (", "raised SystemExit: 0 when it was read after row 2. Fix it")
+def a_source_that_exits(tmp_path: Path) -> None:
+    flow_of(source=Exits()).run()
+
+
 # Values that a type cannot have: Arrow holds them without complaint.
 
 
@@ -230,6 +242,11 @@ def a_date_that_json_has_no_form_for(tmp_path: Path) -> None:
     days = pa.table({"k": [1, 2], "day": pa.array([0, 3_663_382], pa.date32())})
     flow.source(flux.sources.Table(days)).exchange("k").select("day").sink(flux.sinks.Jsonl(tmp_path / "out.jsonl"))
     flow.run(sites=2)
+
+
+@case(flux.SinkError, "sink Callback (", ") raised SystemExit: 0 when it took the output of the input 1", "Fix it")
+def a_callback_that_exits(tmp_path: Path) -> None:
+    flow_of(sink=flux.sinks.Callback(lambda rows: sys.exit(0))).run()
 
 
 # Full disks.

@@ -74,5 +74,6 @@ def test_a_row_that_kills_each_site_that_works_on_it_is_named(processes: Process
 def test_in_a_container_the_row_is_named_too(tmp_path: Path, processes: Processes) -> None:
     if not may_make_namespaces():
         pytest.skip("this user may not make namespaces of processes")
+    processes.has_interpreters = True
     processes.command = partial(in_a_namespace, processes.command)  # type: ignore[method-assign]
     the_row_is_named(processes, tmp_path)

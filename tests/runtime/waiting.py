@@ -9,12 +9,12 @@ from pathlib import Path
 DEADLINE_S = 60.0
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Return when `holds()`; fail with `what` when that takes too long."""
+def wait_until(holds: Callable[[], bool], what: str, every_s: float = 0.005) -> None:
+    """Return when `holds()`, which is called so often; fail with `what` when that takes too long."""
     deadline = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < deadline, f"waited {DEADLINE_S:g} s: {what}"
-        time.sleep(0.005)
+        time.sleep(every_s)
 
 
 def is_gone(pid: int) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -14,7 +16,13 @@ from flux.controller.controller_process import ControllerProcess
 from flux.site.egress.sink_writer import SinkWork, SinkWriter
 from flux.site.heartbeat import Heartbeat
 from flux.site.ingress.ingress_process import IngressProcess
+from flux.site.peers import Peers
+from flux.site.shell import Shell
+from flux.spark.sink.outlet_store import OutletStore
+from flux.spark.sink.reader import OutletReader
 from flux.spark.source.staging_store import StagingStore, _read_mapped, resize
+from flux.storage.journal import Journal
+from flux.system import filesystem
 from flux.wire.connections import dial
 
 _JOURNAL_LATE_S = 0.002
@@ -98,6 +106,68 @@ def publish_an_unnamed_attempt() -> AbstractContextManager[Any]:
     return patch.object(StagingStore, "read", read)
 
 
+def read_once() -> AbstractContextManager[Any]:
+    """What a journal keeps when it is shortened is read by one call, which may return a part."""
+
+    def read(fd: int, begin: int, end: int) -> bytes:
+        return filesystem.calls.pread(fd, end - begin, begin)
+
+    return patch.object(filesystem, "read_range", read)
+
+
+def take_the_unreadable_for_empty() -> AbstractContextManager[Any]:
+    """A file that cannot be read is taken for an empty one."""
+    own = filesystem.read_whole
+
+    def read(path: Path) -> bytes:
+        try:
+            return own(path)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return b""
+
+    return patch.object(filesystem, "read_whole", read)
+
+
+def fail_for_want_of_memory() -> AbstractContextManager[Any]:
+    """A site without memory reports an error that ends the run, though others have all that it has."""
+    return patch.object(Shell, "_end_if_out_of_memory", lambda self, error: None)
+
+
+def leave_the_old_file_open() -> AbstractContextManager[Any]:
+    """A journal that is shortened has its old file open for ever."""
+    own = Journal.shorten
+
+    def shorten(self: Any, *values: Any, **named: Any) -> int:
+        filesystem.calls.open(self.path, os.O_RDONLY)
+        return own(self, *values, **named)
+
+    return patch.object(Journal, "shorten", shorten)
+
+
+def keep_links_to_the_dead() -> AbstractContextManager[Any]:
+    """A node keeps its links to nodes that have died."""
+    own = Peers.link_up
+
+    def link_up(self: Any, view: Any, addresses: Any) -> None:
+        dead = {peer: link for peer, link in self.links.items() if not view.alive(peer)}
+        own(self, view, addresses)
+        self.links.update(dead)
+
+    return patch.object(Peers, "link_up", link_up)
+
+
+def delete_what_is_planned() -> AbstractContextManager[Any]:
+    """The reader of an outlet deletes the rows of a batch that is planned, not of one that is done."""
+    own = OutletStore.forget
+
+    def commit(self: Any, end: Any) -> None:
+        own(self.store, self.store.end)
+
+    return patch.object(OutletReader, "commit", commit)
+
+
 def never_suspect() -> AbstractContextManager[Any]:
     """The controller does not look for nodes that have fallen silent."""
 
@@ -113,4 +183,8 @@ PLANTED = (
     take_before_sink,
     beat_on_one_connection,
     publish_an_unnamed_attempt,
+    read_once,
+    leave_the_old_file_open,
+    keep_links_to_the_dead,
+    delete_what_is_planned,
 )

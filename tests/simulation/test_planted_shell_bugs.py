@@ -14,31 +14,41 @@ from flux.simulation.swarm import run_world, shrink
 from .planted_shell_bugs import (
     PLANTED,
     beat_on_one_connection,
+    delete_what_is_planned,
+    fail_for_want_of_memory,
+    keep_links_to_the_dead,
+    leave_the_old_file_open,
     never_suspect,
     publish_an_unnamed_attempt,
     publish_before_journal,
+    read_once,
     send_before_journal,
     take_before_sink,
+    take_the_unreadable_for_empty,
 )
 
 FOUND_WITHIN_S = 60.0  # Of the processor.
 Plant = Callable[[], AbstractContextManager[Any]]
 # Where to begin, and the step to the next seed. At present the first world fails; if it does not, the search goes on.
 FROM = {
-    publish_before_journal: (2, 1),
-    send_before_journal: (6, 1),
-    take_before_sink: (10, 1),
-    beat_on_one_connection: (0, 1),
+    publish_before_journal: (3, 1),
+    send_before_journal: (5, 1),
+    take_before_sink: (27, 1),
+    beat_on_one_connection: (6, 1),
     publish_an_unnamed_attempt: (9, 10),
+    read_once: (10, 1),
+    leave_the_old_file_open: (27, 1),
+    keep_links_to_the_dead: (6, 1),
+    delete_what_is_planned: (94, 10),
 }
-QUICK = (publish_before_journal, send_before_journal, take_before_sink, publish_an_unnamed_attempt)
+QUICK = tuple(plant for plant in FROM if plant is not beat_on_one_connection)  # A world with that takes long.
 
 
-def found_from(plant: Plant, seed: int, step: int = 1) -> int:
-    """The first seed from this one on whose world fails with the bug."""
+def found_from(plant: Plant, seed: int, step: int = 1, kinds: tuple[str, ...] = ()) -> int:
+    """The first seed from this one on whose world, with faults of these kinds, fails with the bug."""
     began_s = time.process_time()
     with plant():
-        while not run_world(seed).violations:
+        while not run_world(seed, kinds).violations:
             seed += step
             assert time.process_time() - began_s < FOUND_WITHIN_S, f"not found up to the world of seed {seed}"
     return seed
@@ -47,6 +57,15 @@ def found_from(plant: Plant, seed: int, step: int = 1) -> int:
 @pytest.mark.parametrize("plant", QUICK, ids=lambda plant: plant.__name__)
 def test_the_bug_is_found_and_the_same_world_without_it_does_not_fail(plant: Plant) -> None:
     assert not run_world(found_from(plant, *FROM[plant])).violations
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind"),
+    [(take_the_unreadable_for_empty, "read"), (fail_for_want_of_memory, "memory")],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_the_bug_is_found_by_faults_of_its_kind(plant: Plant, kind: str) -> None:
+    assert not run_world(found_from(plant, 0, kinds=(kind,)), (kind,)).violations
 
 
 def test_a_failure_is_shrunk_to_fewer_faults() -> None:

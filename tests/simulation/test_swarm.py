@@ -70,6 +70,26 @@ def test_only_faults_of_the_chosen_kinds_are_caused() -> None:
     assert replay_command(7, ("reset", "kill")) == "flux spec simulate --seed 7 --worlds 1 --faults reset,kill --trace"
 
 
+def test_a_run_whose_disk_cannot_be_read_ends_with_an_error_that_says_so_or_goes_on() -> None:
+    worlds = [ProcessWorld(seed, kinds=("read",)) for seed in range(5_000, 5_006)]
+    assert not [violation for world in worlds for violation in world.run().violations]
+    errors = [str(world.run_state.failure) for world in worlds if world.run_state and world.run_state.failure]
+    assert errors and all("Input/output error" in error for error in errors)
+
+
+def test_a_site_without_memory_for_one_call_is_lost_and_its_partners_go_on() -> None:
+    results = [run_world(seed, ("memory",)) for seed in range(7_100, 7_106)]
+    assert not [violation for result in results for violation in result.violations]
+    assert any("is to have no memory" in fault for result in results for fault in result.faults)
+    assert sum(result.deaths for result in results) > 3
+
+
+def test_a_drained_site_that_ends_while_the_controller_is_started_again_is_not_waited_for() -> None:
+    result = run_world(32, ("drain", "kill"))
+    assert not result.violations
+    assert "drain site" in " ".join(result.faults) and "kill controller" in " ".join(result.faults)
+
+
 def test_worlds_that_run_at_once_are_those_that_run_one_after_another() -> None:
     one, two = (simulate_worlds(400, 4, None, jobs=jobs) for jobs in (1, 2))
     assert (one.worlds, one.faults, one.deaths, one.effects) == (two.worlds, two.faults, two.deaths, two.effects)

@@ -14,7 +14,9 @@ from flux.protocols.messages import Block, Standby, State
 from flux.site.config import ProcessConfig
 from flux.site.crash_note import shared_note
 from flux.site.report_link import ReportLink
+from flux.site.shell import OUT_OF_MEMORY
 from flux.site.worker import Worker
+from flux.system import process_control
 from flux.wire.frames import BadFrame
 from flux.wire.link import Link
 from flux.wire.reports import Load, LogLine, RowsNumbered
@@ -87,8 +89,27 @@ def test_tables_of_lanes_that_are_no_more_are_not_kept() -> None:
 def test_reports_that_nobody_hears_are_kept_if_they_say_more_than_the_next_one_does() -> None:
     reports = ReportLink(again=True)
     for n in range(1_000):
-        reports.send_report(RowsNumbered(log=(), total=n))
+        reports.send_report(RowsNumbered(log=(), total=n, upto=n))
         reports.send_report(Load(buffered_rows=n))
     waiting = len(reports._waiting)
     reports.send_report(LogLine(node="site-1", level=30, text="closed the connection"))
     assert waiting == 1 and len(reports._waiting) == 2, "that it is there, and what it has to say"
+
+
+def test_a_site_without_memory_ends_wherever_it_lacks_it_if_others_have_all_that_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def end(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(process_control, "exit_now", end)
+    site = worker("site-1")
+    view = site.shell.node.view
+    assert view is not None and not view.needs("site-1")
+    with pytest.raises(SystemExit) as ended:
+        site.shell.fail(MemoryError("no room to encode a state"))
+    assert ended.value.code == OUT_OF_MEMORY and site.shell._failed is None
+
+    site.shell.node.view = replace(view, dead=frozenset({"site-2"}))
+    site.shell.fail(MemoryError("no room to encode a state"))
+    assert site.shell._failed is not None, "with the last copy it reports the error, and lives"

@@ -15,11 +15,12 @@ from flux.protocols.fh_cons import NO_SENDER, FhCons
 from flux.protocols.fh_prod import FhProd, LaneOut
 from flux.protocols.ingress import Ingress
 from flux.protocols.machine import Rule, ignore
-from flux.protocols.messages import Consume, Data, Effect, Move, Standby, View
+from flux.protocols.messages import Consume, Data, Effect, Move, RequestState, Standby, View
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 from flux.protocols.state_mover import StateMover
 from flux.spec import dataflow, scenario_walk
+from flux.spec.bounds import ChargedByNeed, ShortSteps
 from flux.spec.dataflow import EGRESS, Row, Scenario, declustered
 from flux.spec.invariants import (
     BuffersDrain,
@@ -37,6 +38,7 @@ from flux.spec.invariants import (
 )
 from flux.spec.process import CONTROLLER, SimulatedProcess
 from flux.spec.recovery import (
+    CutAtOnce,
     LastCopyStays,
     LeastFirst,
     MovesBegin,
@@ -47,6 +49,7 @@ from flux.spec.recovery import (
     SourceFirst,
     ViewsStaySmall,
 )
+from flux.spec.slow_sites import AnotherDonates, NoneWaits, PromptCopyStays, SlowFeedNone
 from flux.spec.world import NO_DETAIL, Choice
 
 from . import small_worlds
@@ -107,7 +110,7 @@ def never_say_that_a_copy_is_built(patch: pytest.MonkeyPatch) -> None:
 
 
 def rebuild_a_copy_where_the_other_one_is(patch: pytest.MonkeyPatch) -> None:
-    def place(view: View, stage: int, partition: int) -> str:
+    def place(view: View, stage: int, partition: int, costs: Any) -> str:
         return view.live_copies(stage, partition)[0]
 
     patch.setattr(controller_module, "_best_place", place)
@@ -165,7 +168,7 @@ def operate_differently_on_the_second_site(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledge_to_one_producer_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FhCons, "acknowledge", lambda cons: list(_acknowledge(cons))[:1])
+    patch.setattr(FhCons, "acknowledge", lambda cons, *receiving: list(_acknowledge(cons, *receiving))[:1])
 
 
 def forget_a_frame_that_comes_while_the_sink_is_at_work(patch: pytest.MonkeyPatch) -> None:
@@ -175,7 +178,7 @@ def forget_a_frame_that_comes_while_the_sink_is_at_work(patch: pytest.MonkeyPatc
         if cons.name != EGRESS or cons.cohorts[0].idle:
             yield from receive(cons, message)
             return
-        cons.acked = message.upto
+        cons.acked = cons.reported = message.upto
         for edge, producers in cons.producers.items():
             for producer in producers:
                 yield cons._ack(edge, producer)
@@ -260,6 +263,16 @@ def never_move(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Controller, "RULES", tuple(move(row) for row in Controller.RULES))
 
 
+def give_states_away_last(patch: pytest.MonkeyPatch) -> None:
+    cut = Pooler._cut
+
+    def cut_at_the_frontier(pooler: Pooler, want: RequestState) -> Iterator[Effect]:
+        has_more = any(pooler.cons.frontier(k) > own.consumed for k, own in pooler.cons.cohorts.items())
+        return iter(()) if has_more else cut(pooler, want)
+
+    patch.setattr(Pooler, "_cut", cut_at_the_frontier)
+
+
 def give_up_a_copy_that_was_not_reported(patch: pytest.MonkeyPatch) -> None:
     def lost(view: View) -> tuple[tuple[int, int], ...]:
         return tuple((s, p) for s in (1,) for p in range(len(view.copies[s])) if not view.live_copies(s, p))
@@ -321,6 +334,9 @@ A_NUMBER_WITHOUT_ROWS = Scenario(
 )
 QUIET_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=10, crashes=0)
 TIGHT_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=1, crashes=0)
+SHORT_STEPS = Scenario(
+    sites=2, copies=declustered(2, [1]), batches=((1, 4, 2),), bound_rows=10, crashes=0, paces=(1,), step=2
+)
 SPARE_SITE = Scenario(sites=3, copies=declustered(2, [1]), batches=((),), bound_rows=10)
 SPARE_AND_TIGHT = Scenario(sites=3, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=1, transfer_rows_max=3)
 A_DOUBT = Scenario(sites=3, copies=declustered(2, [1]), batches=((1, 4),), bound_rows=10, suspicions=1)
@@ -342,12 +358,55 @@ TWO_MEET = Scenario(
     crashes=0,
     moves=(Move(stage=1, partition=0, slot=0, to="site-2"),),
 )
+BY_DESTINATION = Scenario(
+    sites=2, copies=((("site-1",), ("site-2",)),), batches=((1, 2), (3, 4)), bound_rows=2, crashes=0, counted=True
+)
+ONE_IS_SLOW = replace(small_worlds.PAIRS_ONE_BATCH, crashes=0, slow=(("site-1",),))
+BOTH_ARE_SLOW = replace(ONE_IS_SLOW, slow=(("site-1", "site-2"),), retires=("site-1",))
 LOADED_AND_SPARE = Scenario(
     sites=4,
     copies=((("site-1", "site-2"), ("site-2", "site-4")),),
     batches=((1,),),
     bound_rows=10,
 )
+
+
+def build_from_the_copy_that_leaves(patch: pytest.MonkeyPatch) -> None:
+    def donor(view: View, stage: int, partition: int, slot: int) -> str:
+        return view.copies[stage][partition][slot]
+
+    patch.setattr(controller_module, "_donor", donor)
+
+
+def stay_with_slow_senders(patch: pytest.MonkeyPatch) -> None:
+    own = View.feeder
+    patch.setattr(View, "feeder", lambda view, *rest: own(replace(view, slow=frozenset()), *rest))
+
+
+def take_all_that_is_here(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FhCons, "_within_a_step", FhCons.frontier)
+
+
+def hold_rows_that_none_needs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Buffer, "trim", lambda buffer: [])
+
+
+def keep_no_more_for_slow_consumers_of_sites(patch: pytest.MonkeyPatch) -> None:
+    own = FhProd.adopt
+
+    def adopt(prod: FhProd, view: View) -> Iterator[Effect]:
+        return own(prod, view if prod.stage == 0 else replace(view, slow=frozenset()))
+
+    patch.setattr(FhProd, "RULES", tuple(replace(r, action=adopt) if r.action is own else r for r in FhProd.RULES))
+
+
+def retire_a_copy_whose_partner_is_slow(patch: pytest.MonkeyPatch) -> None:
+    own = View.can_retire
+    patch.setattr(View, "can_retire", lambda view, node: own(replace(view, slow=frozenset({node})), node))
+
+
+_MARKED: tuple[Choice, ...] = (("slow", CONTROLLER, 0),)
+_RETIRED: tuple[Choice, ...] = (*_MARKED, ("retire", CONTROLLER, 0))
 
 
 def remove_the_holder_of_a_last_copy(patch: pytest.MonkeyPatch) -> None:
@@ -398,6 +457,19 @@ _UNREPORTED: tuple[Choice, ...] = (
     ("notice", "site-2", NO_DETAIL),
 )
 
+_REQUESTED: tuple[Choice, ...] = (  # Of a site that is at work on the first of two rows.
+    ("deliver", CONTROLLER, "ingress"),
+    ("deliver", CONTROLLER, "site-2"),
+    ("deliver", CONTROLLER, "site-1"),
+    ("deliver", "site-1", "ingress"),
+    ("answer", "ingress", (0, 0)),
+    ("move", CONTROLLER, 0),
+    ("deliver", CONTROLLER, "ingress"),
+    ("deliver", "site-2", "ingress"),
+    ("deliver", "ingress", "site-1"),
+    ("deliver", CONTROLLER, "site-1"),
+)
+
 CASES = (
     Case(merge_up_to_the_fastest_lane, InOrder, small_worlds.MERGE_TWO_BATCHES),
     Case(drop_a_frame_on_the_second_site, ReplicasIdentical, small_worlds.PAIRS_ONE_BATCH),
@@ -421,6 +493,7 @@ CASES = (
     Case(rebuild_everything_at_once, SourceFirst, LOADED_AND_SPARE, only=True, tale=_SECOND_DIES),
     Case(rebuild_on_the_last_site, LeastFirst, LOADED_AND_SPARE, only=True, tale=_FIRST_DIES),
     Case(never_move, MovesBegin, A_MOVE, only=True, tale=(("move", CONTROLLER, 0),)),
+    Case(give_states_away_last, CutAtOnce, TWO_MEET, only=True, tale=_REQUESTED),
     Case(give_up_a_copy_that_was_not_reported, NothingGivenUp, TWO_CRASHES, only=True, tale=_UNREPORTED),
     Case(remove_the_holder_of_a_last_copy, LastCopyStays, A_DOUBT, only=True, tale=_DOUBTED),
     Case(hear_frames_of_the_dead, FencedIsMute, small_worlds.PAIRS_ONE_BATCH, only=True),
@@ -436,4 +509,16 @@ CASES = (
         tale=_TAIL_LOST,
     ),
     Case(work_with_a_full_pool, WithinBounds, TIGHT_PAIR, only=True),
+    Case(take_all_that_is_here, ShortSteps, SHORT_STEPS, only=True),
+    Case(hold_rows_that_none_needs, ChargedByNeed, BY_DESTINATION, only=True),
+    Case(build_from_the_copy_that_leaves, AnotherDonates, A_MOVE, only=True, tale=(("move", CONTROLLER, 0),)),
+    Case(stay_with_slow_senders, SlowFeedNone, ONE_IS_SLOW, only=True, tale=_MARKED),
+    Case(retire_a_copy_whose_partner_is_slow, PromptCopyStays, BOTH_ARE_SLOW, only=True, tale=_RETIRED),
+    Case(
+        keep_no_more_for_slow_consumers_of_sites,
+        NoneWaits,
+        scenario_walk.WORLDS["a slow site"],
+        only=True,
+        tale=_MARKED,
+    ),
 )

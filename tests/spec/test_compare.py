@@ -19,7 +19,7 @@ from flux.spec.cases import case_of
 from flux.spec.compare import Compared, ComparedInput, ComparedRows, compare, compare_many, first_difference, whole
 from flux.spec.dataflow import END
 from flux.spec.process import SimulatedProcess
-from flux.spec.thesis import Copy, Sequences, sequences, unfired
+from flux.spec.thesis import DATAFLOW_PAIRS, PARTITION_PAIRS, Copy, Sequences, sequences, unfired
 
 # The first are as they come; the others are there for the rows of the models that fire rarely.
 RARE = (55, 192, 199, 214, 450, 452, 584, 7046)
@@ -27,7 +27,7 @@ SEEDS = (*range(50), *RARE)
 
 
 @cache
-def all_compared() -> tuple[list[Compared], dict[bool, Counter[tuple[str, str]]]]:
+def all_compared() -> tuple[list[Compared], dict[str, Counter[tuple[str, str]]]]:
     return compare_many(SEEDS)
 
 
@@ -36,9 +36,9 @@ def test_model_and_machines_give_every_copy_and_the_egress_the_same_sequences() 
     assert not different, "\n".join(different)
 
 
-@pytest.mark.parametrize("coordinated", [False, True], ids=["dataflow pairs", "partition pairs"])
-def test_every_row_of_every_model_fires_on_the_way(coordinated: bool) -> None:
-    assert unfired(coordinated, all_compared()[1][coordinated]) == []
+@pytest.mark.parametrize("kind", [DATAFLOW_PAIRS, PARTITION_PAIRS])
+def test_every_row_of_every_model_fires_on_the_way(kind: str) -> None:
+    assert unfired(kind, all_compared()[1][kind]) == []
 
 
 def test_both_sides_go_through_every_crash_and_are_whole_again() -> None:

@@ -192,12 +192,12 @@ class Stage:
         wanted = Move(stage=stage, partition=partition, slot=slot, to=words[3])
         index = len(self.world.scenario.moves)
         self.world.scenario = replace(self.world.scenario, moves=(*self.world.scenario.moves, wanted))
-        self.world._enable(("move", CONTROLLER, index))
+        self.world._enabled.add(("move", CONTROLLER, index))
         return self._recorded(lambda: self._happen(("move", CONTROLLER, index)))
 
     def arrive(self, words: list[str]) -> list[str]:
         choice: Choice = ("arrive", words[0], NO_DETAIL)
-        self.world._enable(choice)
+        self.world._enabled.add(choice)
         return self._recorded(lambda: self._happen(choice))
 
     def view(self, words: list[str]) -> list[str]:

@@ -302,9 +302,7 @@ TALES = (
             ),
         ),
         """
-        ingress>controller site-1>controller site-2>controller egress>controller controller>ingress
-        controller>site-2 work:ingress:0 site-2>ingress ingress>site-2 work:site-2:1 move:2
-        controller>ingress site-2>ingress controller>site-2
+        egress>controller site-1>controller site-2>controller ingress>controller move:2 move:0 move:1
         """,
     ),
     Tale(

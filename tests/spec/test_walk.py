@@ -88,7 +88,7 @@ def test_a_failing_walk_prints_the_line_that_replays_it(
 ) -> None:
     # Given a bug: consumers acknowledge to nobody but the first producer.
     acknowledge = FhCons.acknowledge
-    monkeypatch.setattr(FhCons, "acknowledge", lambda cons: list(acknowledge(cons))[:1])
+    monkeypatch.setattr(FhCons, "acknowledge", lambda cons, *receiving: list(acknowledge(cons, *receiving))[:1])
     # When a seed fails, then it says how to replay it, and the replay tells a shorter story.
     failed = next(walked for walked in map(walk, range(100)) if walked.violation)
     assert f"{REPLAY} {failed.seed}" in str(failed)

@@ -1,14 +1,18 @@
 """Journals and recordings that the commit before version 5 wrote: refused with what to do, and nothing is changed.
 
-Translated by the table of renames, its recordings replay to the same effects: only names changed.
+Translated by the table of renames, its recordings replay to the same effects: only names changed. Since then rule 3
+did, which says what producers keep for a copy in transfer. So that of the ingress is replayed up to the first of these.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import shutil
+from io import BytesIO
+from itertools import takewhile
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from flux.controller.view_journal import ViewJournal
@@ -56,7 +60,16 @@ def test_a_translated_recording_replays_to_the_same_effects(name: str, tmp_path:
     translate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(translate)
     translate.main(str(DOCS / "renames.rst"), str(BEFORE / name), str(tmp_path / name))
+    if name == "ingress.recording":
+        end_before_a_copy_is_begun(tmp_path / name)
     assert replay(tmp_path / name) > 10
+
+
+def end_before_a_copy_is_begun(path: Path) -> None:
+    records = list(msgpack.Unpacker(BytesIO(path.read_bytes())))
+    kept = list(takewhile(lambda record: "'Standby'" not in str(record), records))
+    assert 50 < len(kept) < len(records)
+    path.write_bytes(b"".join(map(msgpack.packb, kept)))
 
 
 def test_every_kind_of_process_is_among_the_recordings() -> None:

@@ -111,6 +111,8 @@ _FIELDS: dict[str, Any] = {
     "runs": (_RUN,),
     "ahead": (messages.Ahead(edge=1, producers=(0, 2), position=9),),
     "ends": (0,),
+    "costs": (("site-1", 0.5),),
+    "nodes": ("site-1",),
     "sender": "site-1",
     "node": "site-1",
     "to": "site-2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from dataclasses import replace
@@ -16,7 +17,7 @@ from flux.wire import address, frames
 from flux.wire.connections import Identity, dial, keep_dialling, let_in
 from flux.wire.handshake import HandshakeRefused
 from flux.wire.link import Link, LinkClosed, accept_loop
-from flux.wire.strangers import STRANGERS_MAX
+from flux.wire.strangers import LINES_MAX, LINES_PERIOD_S, STRANGERS_MAX
 
 SITE = Identity(name="site-1", run="dmz", secret=b"0123456789abcdef0123456789abcdef")
 CONTROLLER = replace(SITE, name="controller")
@@ -212,3 +213,28 @@ def test_idle_strangers_are_bounded_and_hold_up_no_process_of_the_run() -> None:
                 nursery.cancel_scope.cancel()
 
     trio.run(story)
+
+
+def test_of_a_flood_of_strangers_the_log_has_some_lines_and_then_their_number() -> None:
+    clock, further = trio.testing.MockClock(), 50
+
+    async def story() -> None:
+        process = Process(CONTROLLER, "site-1")
+        host, port = process.listener.getsockname()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(process.run)
+            for _ in range(LINES_MAX + 1 + further):
+                stranger = await trio.open_tcp_stream(host, port)
+                await stranger.send_all(b"GET / HTTP/1.1\r\n\r\n")
+                with contextlib.suppress(trio.BrokenResourceError):
+                    await stranger.receive_some(1)
+                await stranger.aclose()
+            *lines, last = list(process.logged)
+            assert len(lines) == LINES_MAX and all(line.startswith("closed a connection from") for line in lines)
+            assert "Further ones are counted" in last
+            clock.jump(LINES_PERIOD_S)
+            await trio.testing.wait_all_tasks_blocked()
+            assert process.logged[-1] == f"closed {further} further connections like these in {LINES_PERIOD_S:g} s"
+            nursery.cancel_scope.cancel()
+
+    trio.run(story, clock=clock)

@@ -34,12 +34,14 @@ standbys = st.builds(
     node=st.text(),
     donor=st.text(),
 )
+counts = st.lists(st.tuples(positions, positions, positions), max_size=3).map(tuple)
 runs = st.builds(
     messages.OutputRun,
     after=positions,
     upto=positions,
     rows=positions,
     without=st.frozensets(st.integers(0, 9)),
+    counts=counts,
     body=bodies,
 )
 aheads = st.builds(
@@ -51,12 +53,15 @@ values = {
     "to": st.text(),
     "a": st.text(),
     "b": st.text(),
+    "counts": counts,
     "channels": st.lists(blocks, max_size=3).map(tuple),
     "runs": st.lists(runs, max_size=3).map(tuple),
     "standby": st.lists(standbys, max_size=2).map(tuple),
     "nodes": st.lists(st.text()).map(tuple),
     "dead": st.frozensets(st.text()),
     "unordered": st.frozensets(positions),
+    "slow": st.frozensets(st.text()),
+    "costs": st.lists(st.tuples(st.text(), st.floats(0, 9)), max_size=3).map(tuple),
     "ahead": st.lists(aheads, max_size=2).map(tuple),
     "copies": st.just(((("a", "b"),), (("c",),))),
     "edges": st.lists(st.tuples(positions, positions), max_size=3).map(tuple),
@@ -120,7 +125,7 @@ def test_a_header_without_a_kind_is_a_bad_frame(header: bytes) -> None:
         frames.decode_header(header)
 
 
-ACK: dict[str, Any] = {"$": "Ack", "sender": "site-1", "view": 1, "edge": 1, "position": 7}
+ACK: dict[str, Any] = {"$": "Ack", "sender": "site-1", "view": 1, "edge": 1, "position": 7, "reached": 0}
 
 
 @pytest.mark.parametrize(

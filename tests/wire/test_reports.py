@@ -129,7 +129,7 @@ def test_a_part_of_a_report_is_not_a_report() -> None:
 
 def test_a_message_of_the_controller_is_not_one_of_a_node() -> None:
     frame = membership.membership_frame(membership.Dismissed(why="declared dead"))
-    with pytest.raises(BadFrame, match=r"expected CodeStuck or .* or ViewReceived, got Dismissed"):
+    with pytest.raises(BadFrame, match=r"expected CodeStuck or .* or WorkDone, got Dismissed"):
         membership.read_from_node(frame)
     hello = membership.FromMachine(message=Hello(node="site-1"))
     with pytest.raises(BadFrame, match=r"expected Dismissed or .*NewView or .*, got FromMachine"):
@@ -137,9 +137,9 @@ def test_a_message_of_the_controller_is_not_one_of_a_node() -> None:
 
 
 def test_times_are_on_the_clock_of_the_reader() -> None:
-    numbered = reports.RowsNumbered(log=((3.0, 7, 7), (4.0, 9, 2)), total=9)
+    numbered = reports.RowsNumbered(log=((3.0, 7, 7), (4.0, 9, 2)), total=9, upto=9)
     assert reports.on_clock_of_reader(numbered, 100.0) == reports.RowsNumbered(
-        log=((100.0, 7, 7), (100.0, 9, 2)), total=9
+        log=((100.0, 7, 7), (100.0, 9, 2)), total=9, upto=9
     )
     dead = reports.NodeDead(node="site-1", at=50.0, seen_at=47.5)
     assert reports.on_clock_of_reader(dead, 100.0) == reports.NodeDead(node="site-1", at=100.0, seen_at=97.5)

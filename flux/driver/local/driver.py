@@ -41,7 +41,7 @@ T = TypeVar("T")
 log = logging.getLogger("flux")
 
 _LAST_REPORTS_TIMEOUT_S = 5.0
-_COMPARED_WITHIN_S = 30.0  # More than the controller waits for the sites.
+_COMPARED_WITHIN_S = 30.0  # More than the controller waits for sites that do not advance.
 
 
 class Driver:
@@ -95,9 +95,9 @@ class Driver:
             if not self.changed.wait_for(lambda: process.gone, deadline - time.monotonic()):
                 raise FluxError(f"{name} (process {process.pid}) did not end {timeout_s:g} s after SIGKILL")
 
-    def start_site(self) -> Process:
-        """Start a further site."""
-        return self.call_in_thread(self._start_site)
+    def start_site(self, standby: bool = False) -> Process:
+        """Start a further site; a `standby` is a spare."""
+        return self.call_in_thread(partial(self._start_site, standby))
 
     def drain(self, name: str) -> Process:
         """Have the controller transfer the partitions of a site to others; then the site is stopped."""
@@ -126,18 +126,27 @@ class Driver:
 
     def stop(self, patience_s: float = 5.0) -> None:
         """Send every process `StopProcess` and wait for its end; after `patience_s` it is killed."""
-        self.wait(
-            lambda run_state: not self._is_uncompared or not self.is_up(CONTROLLER) or not self._thread.is_alive(),
-            _COMPARED_WITHIN_S,
-        )
-        if self._is_uncompared and not self.stopping:
-            self.log(logging.WARNING, "the copies were not compared at the end of the stream", node=CONTROLLER)
+        self._wait_for_comparison()
         self.run_in_thread(self._stop)
         self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
         with self.changed:
             for process in self.processes:
                 process.kill()
         self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
+
+    def _wait_for_comparison(self) -> None:
+        """Wait until the copies are compared, as long as the controller is there and those that lag advance."""
+        steps = -1
+        while steps != self.run_state.comparison_steps:
+            steps = self.run_state.comparison_steps
+            self.wait(partial(self._is_comparison_over, steps), _COMPARED_WITHIN_S)
+        if self._is_uncompared and not self.stopping:
+            self.log(logging.WARNING, "the copies were not compared at the end of the stream", node=CONTROLLER)
+
+    def _is_comparison_over(self, steps: int, run_state: RunState) -> bool:
+        """Return whether no comparison is to be waited for, or a copy has advanced since so many `steps`."""
+        is_over = not self._is_uncompared or not self.is_up(CONTROLLER) or not self._thread.is_alive()
+        return is_over or run_state.comparison_steps != steps
 
     @property
     def _is_uncompared(self) -> bool:
@@ -251,10 +260,12 @@ class Driver:
             if process.name == INGRESS and self._config.plan.policy.max_latency_ms is not None:
                 link.send(reports.command_frame(reports.OutputReached(upto=self.run_state.safe_upto)))
             if process.name == CONTROLLER:
-                for dead in self.run_state.deaths:
+                drained = [each for each in self.processes if each.drained and each.gone]
+                for dead in [*self.run_state.deaths, *drained]:
                     link.send(reports.command_frame(reports.DeclareDead(node=dead.node)))
                 if self.run_state.ended:
                     self._compare_copies()
+                self._send_spares()
                 for site in self.run_state.draining:
                     link.send(reports.command_frame(reports.DrainSite(site=site)))
             if self.stopping:
@@ -279,9 +290,23 @@ class Driver:
         if CONTROLLER in self._links:
             self._links[CONTROLLER].send(reports.command_frame(reports.CompareCopies()))
 
-    def _start_site(self) -> Process:
+    def _start_site(self, standby: bool = False) -> Process:
         with self.changed:
-            return self._supervisor.start(self.processes.next_site())
+            name = self.processes.next_site()
+            if standby:
+                self.name_spare(name)
+            return self._supervisor.start(name)
+
+    def name_spare(self, site: str) -> None:
+        """Have the controller take a site that was added for a spare."""
+        with self.changed:
+            self.run_state.spares += (site,)
+            self._send_spares()
+
+    def _send_spares(self) -> None:
+        """Send the controller the sites that were added as spares."""
+        if CONTROLLER in self._links and self.run_state.spares:
+            self._links[CONTROLLER].send(reports.command_frame(reports.SpareSites(sites=self.run_state.spares)))
 
     def _note_joined(self, process: Process) -> None:
         if process.is_site and self.run_state.started_at is not None:
@@ -317,7 +342,11 @@ class Driver:
 
     def _died(self, process: Process) -> None:
         self.run_state.draining.discard(process.name)
-        if self.stopping or process.drained:
+        if self.stopping:
+            return
+        if process.drained:
+            if CONTROLLER in self._links:  # One that was just started again would wait for the site.
+                self._links[CONTROLLER].send(reports.command_frame(reports.DeclareDead(node=process.node)))
             return
         self.run_state.deaths.append(process)
         if CONTROLLER in self._links:

@@ -2,7 +2,8 @@
 
 Each run has a small file in a directory that only its user can read: its name, its program's pid and address, and the
 secret of the run. A run that ends removes its file. If its program was killed, the spawner does. If that was killed
-too, the next command or run removes the file and the directory of the run.
+too, the next command or run removes the file and the directory of the run. Before a run has its file, its directory is
+claimed (`run_directory`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class RequestHandlers:
     status: Callable[[], dict[str, Any]]
     kill: Callable[[str], None]
     drain: Callable[[str, float], None]  # A site, and the timeout in seconds.
-    add_site: Callable[[], str]
+    add_site: Callable[[bool], str]  # Whether it is a standby.
     stop: Callable[[], None]
 
     def answer(self, request: requests.Request) -> dict[str, Any]:
@@ -35,8 +35,8 @@ class RequestHandlers:
                 self.kill(process)
             case requests.DrainRequest(site=site, within_s=within_s):
                 self.drain(site, within_s)
-            case requests.AddSiteRequest():
-                return {"site": self.add_site()}
+            case requests.AddSiteRequest(standby=standby):
+                return {"site": self.add_site(standby)}
             case requests.StopRequest():
                 self.stop()
             case _:

@@ -20,7 +20,7 @@ from .. import actions
 from ..failures import settle_if_due
 from ..poison_rows import PoisonRowDetector
 from ..processes import Process
-from ..report_builder import status_of
+from ..report_builder import load_of, status_of
 from ..run_state import RunState, SinkProgress
 from ..status import ProcessStatus, Status
 
@@ -176,7 +176,8 @@ class RemoteDriver:
         if node in self.drained or node in self.run_state.closed_at:  # Its process may be there for a while.
             return ProcessStatus(name, None, "drained" if node in self.drained else "dead", number, 0.0)
         copies, rows = self.run_state.copies.get(node, 0), self.run_state.buffered_rows.get(node, 0)
-        return ProcessStatus(name, None, "up", number, 0.0, copies, rows, stuck=self.run_state.stuck.get(node, ""))
+        stuck, load = self.run_state.stuck.get(node, ""), load_of(self.run_state, node)
+        return ProcessStatus(name, None, "up", number, 0.0, copies, rows, stuck=stuck, **load)
 
     def _log(self, level: int, node: str, text: str) -> None:
         log.log(level, "%s", text, extra={"flow": self._plan.name, "node": node})

@@ -7,6 +7,7 @@ resumes after what each sink has.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -69,9 +70,11 @@ class EgressProcess(Role):
             raise self.unusable
         for writer in self._writers:
             if writer.progress is not None and writer.progress.ended:
-                writer.sink.close()
+                writer.close()
             if writer.sink.blocks and not writer.collects:
                 nursery.start_soon(self._serve_sink, writer)
+            elif writer.sink.flush_every_s is not None and not writer.collects:
+                nursery.start_soon(self._flush_regularly, writer, writer.sink.flush_every_s)
         if self._incarnation > 1:
             self.repeat_reports()
 
@@ -101,7 +104,7 @@ class EgressProcess(Role):
                 try:
                     writer.flush()
                 except Exception as error:
-                    self.shell.log(f"flushing the sink: {error}")
+                    self.shell.log(f"flushing the sink as the run stops: {error}", logging.WARNING)
         return ProcessStopped()
 
     async def _serve_sink(self, writer: SinkWriter) -> None:
@@ -115,11 +118,29 @@ class EgressProcess(Role):
                 with trio.move_on_at(flush_at):
                     work = await given.receive()
                 if work is not None:
-                    await threads.call_in_thread(partial(writer.write, work))
+                    await threads.call_in_thread(partial(self._write_watched, writer, work))
                     self._finish(writer, work)
                 if trio.current_time() >= flush_at:
                     await threads.call_in_thread(writer.flush)
                     flush_at = trio.current_time() + every_s
+        except Exception as error:
+            self.shell.fail(error)
+
+    def _write_watched(self, writer: SinkWriter, work: SinkWork) -> None:
+        """Write in a thread: there its stack is looked for if it does not return."""
+        name = type(writer.sink).__name__
+        self.shell.watch.begin((f"sink {name}", f"stage {writer.stage}, rows up to {work.reached[0]}"))
+        try:
+            writer.write(work)
+        finally:
+            self.shell.watch.end()
+
+    async def _flush_regularly(self, writer: SinkWriter, every_s: float) -> None:
+        """Let a sink that does not block flush, between its writes."""
+        try:
+            while True:
+                await trio.sleep(every_s)
+                writer.flush()
         except Exception as error:
             self.shell.fail(error)
 

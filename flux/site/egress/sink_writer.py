@@ -10,7 +10,7 @@ what it was given, and the position of the dataflow is noted with them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,13 @@ import pyarrow as pa
 
 from ...exchange.rows import Rows
 from ...model.error_location import end_error
+from ...model.plain_calls import check_result
 from ...protocols.egress import ONLY, Egress
 from ...protocols.messages import Consume, Consumed
 from ...sinks import Collect, Sink
 from ...sinks.sink import check_alike
 from ...system import filesystem
-from ...types.errors import FluxError, SinkError
+from ...types.errors import RAISED, FluxError, SinkError
 from ...wire.reports import Reached, RowsWritten
 from .sink_journal import SinkJournal
 
@@ -106,10 +107,10 @@ class SinkWriter:
                 rows = self._alike(work.rows.user)
                 doing = f"took the output of the input {self._reached[0] + 1:,} to {work.reached[0]:,}"
                 with self._blaming(doing):
-                    self.sink.write(rows, work.after, work.upto)
+                    write: Callable[..., object] = self.sink.write
+                    check_result(write(rows, work.after, work.upto))
             if work.end:
-                with self._blaming("was closed"):
-                    self.sink.close()
+                self.close()
             self.progress.take()
 
     def _alike(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -130,6 +131,11 @@ class SinkWriter:
         """Let readers see what was written."""
         with self._in_use, self._blaming("was flushed"):
             self.sink.flush()
+
+    def close(self) -> None:
+        """Let the sink finish: the stream has ended."""
+        with self._blaming("was closed"):
+            self.sink.close()
 
     def report(self, work: SinkWork) -> RowsWritten:
         """Return the report of work that is done; rows that the driver collects go with it."""
@@ -152,6 +158,6 @@ class SinkWriter:
             yield
         except FluxError:
             raise  # It says what to do already.
-        except Exception as error:
+        except RAISED as error:
             advice = "Fix it, and run the flow again; output before that is safe"
             raise end_error(SinkError, f"sink {type(self.sink).__name__}", error, doing, advice) from error

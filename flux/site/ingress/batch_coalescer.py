@@ -10,6 +10,8 @@ import pyarrow as pa
 import trio
 
 from ...sources import SourceBatch
+from ...sources.source import check_batch
+from ...types.errors import RAISED
 from .admission import Admission
 from .batch_slicer import BatchSlicer
 
@@ -20,8 +22,8 @@ class BatchCoalescer:
     def __init__(self, batches: AsyncIterator[SourceBatch], admission: Admission) -> None:
         self._batches = batches
         self._admission = admission
-        self._send_channel, self._receive_channel = trio.open_memory_channel[SourceBatch | Exception](1)
-        self._rest: SourceBatch | Exception | None = None  # What was read after the last piece and did not fit.
+        self._send_channel, self._receive_channel = trio.open_memory_channel[SourceBatch | BaseException](1)
+        self._rest: SourceBatch | BaseException | None = None  # What was read after the last piece and did not fit.
         self._reading = trio.CancelScope()
 
     async def read(self) -> None:
@@ -30,8 +32,8 @@ class BatchCoalescer:
             try:
                 async with contextlib.aclosing(BatchSlicer(self._batches)):  # It closes a source that can be closed.
                     async for batch in self._batches:
-                        await self._send_channel.send(batch)
-            except Exception as error:
+                        await self._send_channel.send(check_batch(batch))
+            except RAISED as error:
                 await self._send_channel.send(error)
 
     def __aiter__(self) -> Self:
@@ -40,7 +42,7 @@ class BatchCoalescer:
     async def __anext__(self) -> SourceBatch:
         """Return the next piece. With rows in flight it may wait a little for more rows, else it does not."""
         first = await self._next()
-        if isinstance(first, Exception):
+        if isinstance(first, BaseException):
             raise first
         if first.punctuations:
             return first  # Rows before and after a punctuation are not concatenated.
@@ -53,7 +55,7 @@ class BatchCoalescer:
             except (trio.TooSlowError, StopAsyncIteration):
                 break
             if (
-                isinstance(more, Exception)
+                isinstance(more, BaseException)
                 or more.punctuations
                 or rows + more.rows.num_rows > self._admission.piece_rows
             ):
@@ -67,7 +69,7 @@ class BatchCoalescer:
         """Stop reading the source."""
         self._reading.cancel()
 
-    async def _next(self) -> SourceBatch | Exception:
+    async def _next(self) -> SourceBatch | BaseException:
         if self._rest is not None:
             rest, self._rest = self._rest, None
             return rest

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from ...sources import SourceBatch
+from ...sources.source import check_batch
 
 
 class BatchSlicer:
@@ -22,10 +23,13 @@ class BatchSlicer:
 
     async def next(self, most: int | None = None) -> SourceBatch | None:
         """Return the next piece, of at most so many rows; None at the end of the source. It may be empty."""
-        batch = self._rest if self._rest is not None else await anext(self._batches, None)
-        self._rest = None
+        batch = self._rest
         if batch is None:
-            return None
+            try:
+                batch = check_batch(await anext(self._batches))
+            except StopAsyncIteration:
+                return None
+        self._rest = None
         count = batch.rows.num_rows if most is None else min(most, batch.rows.num_rows)
         if count == batch.rows.num_rows and not (count and batch.punctuations):
             return batch

@@ -38,7 +38,7 @@ from ...protocols.inspection import is_full
 from ...protocols.messages import Effect, EndOfSource, Pull, Released, Sourced
 from ...protocols.node import Node
 from ...sources import Source, SourceBatch
-from ...types.errors import FluxError, SourceError, unwrap_group
+from ...types.errors import RAISED, FluxError, SourceError, unwrap_group
 from ...wire.reports import Command, OutputReached
 from ..config import ProcessConfig, place_of
 from ..role import Role
@@ -52,6 +52,7 @@ from .numbering import Numbering
 from .sequence_journal import Replay, SequenceJournal, Span
 from .source_input import SourceInput
 from .time_watch import TimeWatch
+from .watched_batches import WatchedBatches
 from .watermarks import NumberedWatermarks, Watermarks, find_time_places, renumber
 
 JOURNAL = "numbering.journal"
@@ -60,6 +61,8 @@ _ROOM_TIMEOUT_S = 0.05  # So long the first rows for which there is no room wait
 
 class IngressProcess(Role):
     """The process before the dataflow; the `incarnation`-th of its run."""
+
+    reports_work = True
 
     def __init__(self, config: ProcessConfig, sources: Sequence[Source], incarnation: int = 1) -> None:
         self.unusable: FluxError | None = None
@@ -136,7 +139,8 @@ class IngressProcess(Role):
                     if source_input.number in journal.replay.offsets:
                         source_input.offset = tuple(journal.replay.offsets[source_input.number])
                     with self._locating(source_input):
-                        slicer = source_input.take_from(self._coalesced(source_input.batches()))
+                        batches = self._watched(source_input.batches(), source_input, journal)
+                        slicer = source_input.take_from(self._coalesced(batches))
                     await open_inputs.enter_async_context(contextlib.aclosing(slicer))
                 await self._replay(journal.replay)
                 if not journal.ended:
@@ -154,9 +158,16 @@ class IngressProcess(Role):
             yield
         except FluxError:
             raise
-        except Exception as error:
+        except RAISED as error:
             doing, advice = f"was read after row {self._journal.upto:,}", "Fix it, and run the flow again"
             raise end_error(SourceError, f"source {source_input.name}", error, doing, advice) from error
+
+    def _watched(
+        self, batches: AsyncIterator[SourceBatch], source_input: SourceInput, journal: SequenceJournal
+    ) -> AsyncIterator[SourceBatch]:
+        return WatchedBatches(
+            batches, self.shell.watch, source_input.name, lambda: f"it was asked for rows after {journal.upto:,}"
+        )
 
     def _coalesced(self, batches: AsyncIterator[SourceBatch]) -> AsyncIterator[SourceBatch]:
         if self._admission is None:
@@ -360,7 +371,8 @@ class IngressProcess(Role):
         if self._admission is not None:
             self._admission.let_in(upto, time.monotonic())
         # Rows that a filter has dropped count too: the numbers in flight are bounded.
-        self.shell.enqueue(Sourced(after=after, upto=upto, rows=max(count, len(body)), body=body))
+        counts = self.shell.count_rows(0, body) if len(body) >= count else ()
+        self.shell.enqueue(Sourced(after=after, upto=upto, rows=max(count, len(body)), counts=counts, body=body))
 
     def _processed(self, rows: pa.RecordBatch, first: int, source: int) -> StepOutputs:
         """Return what the steps make of a source's rows, numbered from `first` on."""
@@ -369,7 +381,12 @@ class IngressProcess(Role):
             return {}
         numbers = np.arange(first, first + count, dtype=np.int64)
         given = Batch(rows, numbers, None, np.zeros(count, dtype=np.uint16))
-        outputs = self._steps.process(given, place=INPUT - source)
+        steps, rows_given = self.shell.plan.segment(0).title, f"stage 0, rows {first} to {first + count - 1}"
+        self.shell.watch.begin((f"step {steps}", rows_given))
+        try:
+            outputs = self._steps.process(given, place=INPUT - source)
+        finally:
+            self.shell.watch.end()
         for report, _ in self._steps.skipped():
             if report is not None:
                 self.shell.report(report)

@@ -24,7 +24,7 @@ class InputReports:
         self._numbered: list[tuple[float, int, int]] = []  # (when, upto, rows) since the last report.
         self._sent_at = 0.0
         self._shed_sent = 0
-        self._rows_sent = 0
+        self._upto_sent = 0
 
     def note_numbered(self, when: float, upto: int, rows: int) -> None:
         """Note that rows were numbered; without rows it is a punctuation, of which rows may stem too."""
@@ -46,7 +46,7 @@ class InputReports:
 
     def send_again(self) -> None:
         """Report the totals again, to a driver that may not have them."""
-        self._shed_sent = self._rows_sent = 0
+        self._shed_sent = self._upto_sent = 0
         self.send()
 
     async def send_regularly(self) -> None:
@@ -67,10 +67,10 @@ class InputReports:
         if self._shed > self._shed_sent:
             self._shed_sent = self._shed
             self._send(RowsShed(total=self._shed))
-        rows = 0 if self._journal is None else self._journal.rows
-        if self._numbered or rows > self._rows_sent:
-            self._send(RowsNumbered(log=tuple(self._numbered), total=rows))
-            self._numbered, self._rows_sent = [], rows
+        rows, upto = (0, 0) if self._journal is None else (self._journal.rows, self._journal.upto)
+        if self._numbered or upto > self._upto_sent:
+            self._send(RowsNumbered(log=tuple(self._numbered), total=rows, upto=upto))
+            self._numbered, self._upto_sent = [], upto
 
     @property
     def _shed(self) -> int:

@@ -119,8 +119,9 @@ class CopyTransfer:
         try:
             size_bytes = 0
             while await link.bulk_room() and (chunk := await snapshot.read()) is not None:
-                header = chunk_frame(StateChunk(version=sent.version, last=False))
-                link.send(header, pa.py_buffer(chunk), bulk=True)
+                with self._shell.meter.moving():
+                    header = chunk_frame(StateChunk(version=sent.version, last=False))
+                    link.send(header, pa.py_buffer(chunk), bulk=True)
                 size_bytes += len(chunk)
             self._shell.report(replace(sent, size_bytes=size_bytes, send_s=time.monotonic() - began))
             link.send(chunk_frame(StateChunk(version=sent.version, last=True)), bulk=True)
@@ -167,7 +168,8 @@ class CopyTransfer:
         """Read a copy that has arrived whole, in a thread if it is large, and give the machine its `State`."""
         try:
             if arrival.size_bytes < _READ_INLINE_BYTES:
-                message = read_copy(arrival, self._edges, self._types)
+                with self._shell.meter.moving():
+                    message = read_copy(arrival, self._edges, self._types)
             else:
                 message = await threads.call_in_thread(read_copy, arrival, self._edges, self._types)
             if message.sender != link.peer:

@@ -16,7 +16,7 @@ from types import GeneratorType
 from typing import Any
 
 from ...exchange.channel_mask import ChannelMask
-from ...exchange.edge_bodies import make_body
+from ...exchange.edge_bodies import make_body, row_counts
 from ...exchange.rows import Rows, punctuations_to_plain
 from ...hosting import Hosted
 from ...protocols.messages import Consume, Install, State
@@ -90,9 +90,9 @@ def _read(values: Iterator[Any], edges: Sequence[Sequence[int]]) -> State:
     if not outputs or any(len(run) != len(outputs) for run in parts):
         raise BadFrame(f"expected output for the {len(outputs)} edges out of stage {message.stage}")
     pieces = [_piece(value) for value in values]
+    made = [make_body(outputs, dict(zip(outputs, rows, strict=True))) for rows in parts]
     runs = tuple(
-        replace(run, body=make_body(outputs, dict(zip(outputs, rows, strict=True))))
-        for run, rows in zip(message.runs, parts, strict=True)
+        replace(run, counts=row_counts(outputs, body), body=body) for run, body in zip(message.runs, made, strict=True)
     )
     return replace(message, runs=runs, body=Parcel(pieces, digest, beyond))
 

@@ -6,7 +6,6 @@ The sites are external (see `external_sites`): tasks fork them (see `task_site`)
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import Sequence
 from functools import partial
@@ -154,7 +153,7 @@ class _SparkRun(Run):
             for name in ("program", CONTROLLER):
                 self._listeners[name] = address.listen(here)
         except FluxError as error:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self._directory.remove()
             raise FluxError(
                 f"{_NAME}: {error}. Set host= or spark.driver.host to the address at which executors reach this machine"
             ) from error
@@ -226,7 +225,7 @@ class _SparkRun(Run):
         self._jobs.submit(posting)
         return posting.index
 
-    def _add_site(self, wait: Wait) -> str:
+    def _add_site(self, wait: Wait, standby: bool) -> str:
         index = self._submit()
 
         def is_up(run_state: RunState) -> bool:
@@ -235,7 +234,9 @@ class _SparkRun(Run):
 
         wait(is_up, self._patience_s, f"Spark to find a core for site {index}")
         guest = self._sites.guest_at(index)
-        assert guest is not None
+        assert guest is not None and self._driver is not None
+        if standby:
+            self._driver.call_in_thread(partial(self._driver.name_spare, guest.name))
         return guest.name
 
     def _is_wanted(self, index: int) -> bool:

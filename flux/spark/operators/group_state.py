@@ -12,8 +12,7 @@ from typing import Any
 
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from ...hosting.hosted import RAISED
-from ...types.errors import FluxError, PlanError
+from ...types.errors import RAISED, FluxError, PlanError
 from ..source.batch_times import check_event_time
 from .ddl import struct_of
 from .grouping_keys import KeyGroups

@@ -16,9 +16,8 @@ from typing import Any
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
-from ...hosting.hosted import RAISED
 from ...model.error_location import locate
-from ...types.errors import FluxError, PlanError
+from ...types.errors import RAISED, FluxError, PlanError
 from ..source.batch_times import check_event_time
 from .ddl import struct_of
 from .grouping_keys import KeyGroups, key_order

@@ -14,9 +14,8 @@ import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ...hosting.hosted import RAISED
 from ...types.array_types import Key
-from ...types.errors import FluxError, OperatorError, PlanError
+from ...types.errors import RAISED, FluxError, OperatorError, PlanError
 from ...types.normalize import ColumnError, normalize_schema
 from ...types.to_python import to_python
 from .grouping_keys import KeyGroups

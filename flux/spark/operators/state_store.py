@@ -10,12 +10,13 @@ A store is transferred in pieces of Arrow columns; every copy has its entries in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
 
 from ...types.array_types import Key
 from .grouping_keys import KeyColumns
@@ -135,23 +136,10 @@ def _values(held: list[Any], ttl_ms: int | None) -> list[Any]:
     return held if ttl_ms is None else [value for value, _ in held]
 
 
-class _Deleted(dict[Key, Any]):
-    """What a deleted state holds: every use is an error."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = text
-
-    def _refuse(self, *_: Any) -> Any:
-        raise RuntimeError(self._text)
-
-    get = pop = setdefault = __setitem__ = _refuse
-
-
 class _State:
     """The base of the three states: they use the key and the clock of `current`."""
 
-    __slots__ = ("_current", "_fields", "_held", "_store", "_ttl_ms")
+    __slots__ = ("_current", "_fields", "_held", "_store", "_ttl_ms", "_why_deleted")
 
     def __init__(self, store: Store, current: Any) -> None:
         self._store = store
@@ -160,9 +148,10 @@ class _State:
         self._ttl_ms = store.variable.ttl_ms
         self._current = current
 
-    def delete(self, text: str) -> None:
-        """Raise `RuntimeError(text)` at any further use, as Spark does."""
-        self._held = _Deleted(text)
+    def delete(self, why: str) -> None:
+        """Let any further use raise, as in Spark. Processors may catch the error, and look at its text."""
+        self._why_deleted = why
+        self.__class__ = _DELETED[type(self)]
 
     def clear(self) -> None:
         """Remove this state."""
@@ -291,3 +280,51 @@ class MapState(_State):
 
     def _copy(self, value: Any) -> Any:
         return self._fields.fresh(value) if self._fields.is_mutable else value
+
+
+def _deleted(form: type[_State], said: dict[str, str]) -> type[_State]:
+    """Return the class of a deleted state, whose methods say in Spark's words what failed."""
+    return type(form.__name__, (form,), {"__slots__": (), **{name: _refusal(text) for name, text in said.items()}})
+
+
+def _refusal(text: str) -> Callable[..., Any]:
+    def refuse(self: _State, *_: Any) -> Any:
+        raise PySparkRuntimeError(f"{text}: {self._why_deleted}")
+
+    return refuse
+
+
+_UPDATING_LIST = dict.fromkeys(("put", "appendValue", "appendList"), "Error updating value state")
+_ITERATING_MAP = dict.fromkeys(("iterator", "keys", "values"), "Error getting map state entries")
+_DELETED: dict[type[_State], type[_State]] = {
+    ValueState: _deleted(
+        ValueState,
+        {
+            "exists": "Error checking value state exists",
+            "get": "Error getting value state",
+            "update": "Error updating value state",
+            "clear": "Error clearing value state",
+        },
+    ),
+    ListState: _deleted(
+        ListState,
+        {
+            "exists": "Error checking value state exists",
+            "get": "Error getting list state values",
+            "clear": "Error clearing value state",
+            **_UPDATING_LIST,
+        },
+    ),
+    MapState: _deleted(
+        MapState,
+        {
+            "exists": "Error checking map state exists",
+            "getValue": "Error getting value",
+            "containsKey": "Error checking if map state contains key",
+            "updateValue": "Error updating map state value",
+            "removeKey": "Error removing key from map state",
+            "clear": "Error clearing map state",
+            **_ITERATING_MAP,
+        },
+    ),
+}

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from ...sinks.claim import foreign_output, run_token
 from ...sinks.sink import Sink, check_alike
-from ...storage.disk import append, disk_error, replace_file, sync_directory
+from ...storage.disk import append, disk_error, make_durable_directory, replace_file, sync_directory
+from ...system import filesystem
 from ...types.errors import FluxError, PlanError
 from . import outlet_store
 
@@ -87,9 +88,10 @@ class Outlet(Sink):
         assert self._schema is not None, "stream.sink(...) sets the schema"
         try:
             run = run_token(directory)
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(self._directory / outlet_store.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            fcntl.flock(self._lock, fcntl.LOCK_SH)  # `is_written` holds it exclusively for a moment only.
+            make_durable_directory(self._directory, 0o700)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._lock = filesystem.calls.open(self._directory / outlet_store.LOCK, flags, 0o666)
+            outlet_store.lock_file(self._lock, fcntl.LOCK_SH)  # `is_written` holds it exclusively for a moment only.
             claim = outlet_store.read_json(str(self._directory), outlet_store.CLAIM)
             if claim is not None and claim["run"] == run:
                 self._resume()
@@ -124,7 +126,8 @@ class Outlet(Sink):
     # Claiming the directory, or resuming in it.
 
     def _claim(self, run: str) -> None:
-        present = [path for path in self._directory.iterdir() if path.name != outlet_store.LOCK]
+        names = filesystem.calls.listdir(self._directory)
+        present = [self._directory / name for name in names if name != outlet_store.LOCK]
         if present and not self._overwrite:
             raise foreign_output(_NAME, self._directory, f"holds {present[0].name!r} already")
         for path in present:
@@ -140,7 +143,7 @@ class Outlet(Sink):
                 )
         # The claim is removed first: without it, the other files do not count as output.
         for path in sorted(present, key=lambda path: path.name != outlet_store.CLAIM):
-            path.unlink()
+            filesystem.calls.unlink(path)
         assert self._schema is not None
         schema = base64.b64encode(self._schema.serialize().to_pybytes()).decode()
         claim = json.dumps({"run": run, "schema": schema}).encode()
@@ -165,7 +168,7 @@ class Outlet(Sink):
         self._size, self._index_size = end, len(last) * outlet_store.ENTRY.size
         assert self._files is not None
         for fd, size in zip(self._files, (self._size, self._index_size), strict=True):
-            os.ftruncate(fd, size)
+            filesystem.calls.ftruncate(fd, size)
 
     def _upto_before(self, store: outlet_store.OutletStore) -> int:
         earlier = store.between(0, self._first)
@@ -177,8 +180,9 @@ class Outlet(Sink):
         self._close_files()
         name = outlet_store.segment(first)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        data = os.open(self._directory / f"{name}{outlet_store.ROWS}", flags, 0o666)
-        self._files = data, os.open(self._directory / f"{name}{outlet_store.INDEX}", flags, 0o666)
+        data = filesystem.calls.open(self._directory / f"{name}{outlet_store.ROWS}", flags, 0o666)
+        index = filesystem.calls.open(self._directory / f"{name}{outlet_store.INDEX}", flags, 0o666)
+        self._files = data, index
         self._first, self._size, self._index_size = first, 0, 0
         sync_directory(self._directory)
 
@@ -187,7 +191,7 @@ class Outlet(Sink):
         data, index = self._files
         body = memoryview(rows.serialize())
         append(data, body, self._size)
-        os.fsync(data)
+        filesystem.calls.fsync(data)
         entry = outlet_store.OutletEntry(
             first=self._rows,
             rows=rows.num_rows,
@@ -198,7 +202,7 @@ class Outlet(Sink):
             crc=zlib.crc32(body),
         )
         append(index, outlet_store.pack(entry), self._index_size)
-        os.fsync(index)
+        filesystem.calls.fsync(index)
         self._size += len(body)
         self._index_size += outlet_store.ENTRY.size
         self._rows, self._upto = entry.end, upto
@@ -213,7 +217,7 @@ class Outlet(Sink):
         if self._files is not None:
             for fd in self._files:
                 with contextlib.suppress(OSError):
-                    os.close(fd)
+                    filesystem.calls.close(fd)
             self._files = None
 
 

@@ -9,7 +9,8 @@ again) and ``read`` (up to which it has processed rows). Once the stream has end
 One process writes, the egress (see `outlet`). One query reads and deletes what it has committed (see `reader`). It
 holds a lock on ``outlet.json``, so that a second one is refused, and does not miss what the first deletes.
 
-This module imports nothing of Flux: a task that reads does not need the rest.
+This module imports nothing of Flux: a task that reads does not need the rest. It calls the system by way of `calls`
+and `lock_file`, so that `flux.simulation` can put a simulated disk in their place.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ import time
 import zlib
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 
 CLAIM, COMMITTED, READ, ENDED, LOCK = "outlet.json", "committed", "read", "ended", "writer.lock"
 ROWS, INDEX = ".rows", ".index"
 _LOCK_RETRY_S = 0.05
+_READ_BYTES = 1 << 20  # Of a file whose length is not known.
+calls = os
+lock_file = fcntl.flock
 DIGITS = 19  # Enough for positions of 64 bits, so that the order of names is the order of rows.
 
 # Position of the first row, number of rows, the input sequence numbers (after, upto], offset and number of the bytes,
@@ -79,15 +83,14 @@ def segment(first: int) -> str:
 
 def segments(directory: str) -> list[int]:
     """Return the positions at which the segments begin, in order."""
-    names = os.listdir(directory)
+    names = calls.listdir(directory)
     return sorted(int(name[:DIGITS]) for name in names if name.endswith(INDEX) and name[:DIGITS].isdigit())
 
 
 def read_json(directory: str, name: str) -> dict[str, Any] | None:
     """Return the content of a small file that is replaced as a whole; None if it does not exist."""
     try:
-        with open(os.path.join(directory, name), encoding="utf-8") as file:
-            content: dict[str, Any] = json.load(file)
+        content: dict[str, Any] = json.loads(read_from(os.path.join(directory, name), 0))
     except FileNotFoundError:
         return None
     return content
@@ -95,11 +98,30 @@ def read_json(directory: str, name: str) -> dict[str, Any] | None:
 
 def write_json(directory: str, name: str, content: dict[str, Any]) -> None:
     fresh = os.path.join(directory, f"{name}.new")
-    with open(fresh, "w", encoding="utf-8") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, os.path.join(directory, name))
+    rest = memoryview(json.dumps(content).encode())
+    fd = calls.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        written = 0
+        while written < len(rest):  # One call may write a part.
+            written += calls.pwrite(fd, rest[written:], written)
+        calls.fsync(fd)
+    finally:
+        calls.close(fd)
+    calls.rename(fresh, os.path.join(directory, name))
+
+
+def read_from(path: str, begin: int, length: int | None = None) -> bytes:
+    """Return `length` bytes of a file from `begin` on, or all to its end; fewer if it ends before."""
+    fd = calls.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    content = bytearray()
+    try:
+        while part := calls.pread(
+            fd, _READ_BYTES if length is None else length - len(content), begin + len(content)
+        ):  # One call may read a part.
+            content += part
+    finally:
+        calls.close(fd)
+    return bytes(content)
 
 
 def committed_end(directory: str) -> int:
@@ -121,20 +143,20 @@ def _position(directory: str, name: str) -> int:
     return 0 if noted is None else int(noted["rows"])
 
 
-def lock_claim(directory: str, timeout_s: float) -> IO[bytes] | None:
-    """Return the claim, locked for one reader until it is closed; None if another still has it after `timeout_s`.
+def lock_claim(directory: str, timeout_s: float) -> int | None:
+    """Return the open claim, locked for one reader until it is closed; None if another has it after `timeout_s`.
 
     A new run replaces the claim, and with it the lock.
     """
     deadline = time.monotonic() + timeout_s
-    file = open(os.path.join(directory, CLAIM), "rb")  # noqa: SIM115  # It stays open as long as the lock is held.
+    fd = calls.open(os.path.join(directory, CLAIM), os.O_RDONLY | os.O_CLOEXEC)
     while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
+            lock_file(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
         except BlockingIOError:
             if time.monotonic() > deadline:
-                file.close()
+                calls.close(fd)
                 return None
         time.sleep(_LOCK_RETRY_S)
 
@@ -142,15 +164,15 @@ def lock_claim(directory: str, timeout_s: float) -> IO[bytes] | None:
 def is_written(directory: str) -> bool:
     """Whether a process has the outlet open to write to it."""
     try:
-        fd = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
+        fd = calls.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
-        os.close(fd)
+        calls.close(fd)
     return False
 
 
@@ -185,9 +207,8 @@ class OutletStore:
 
     def _new_entries(self, first: int) -> list[OutletEntry]:
         known = len(self._entries[first]) * ENTRY.size
-        with contextlib.suppress(FileNotFoundError), open(self.path(first, INDEX), "rb") as file:
-            file.seek(known)
-            return entries(file.read())
+        with contextlib.suppress(FileNotFoundError):
+            return entries(read_from(self.path(first, INDEX), known))
         return []
 
     def path(self, first: int, suffix: str) -> str:
@@ -230,5 +251,5 @@ class OutletStore:
             if following <= position and self._entries[following]:
                 for suffix in (ROWS, INDEX):  # The index last: with it, the segment is found again after a crash here.
                     with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self.path(first, suffix))
+                        calls.unlink(self.path(first, suffix))
                 del self._entries[first]

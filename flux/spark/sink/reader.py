@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -131,7 +130,7 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         for first, entry in self.store.between(begin, stop):
             path = self.store.path(first, outlet_store.ROWS)
             skip, end = max(begin - entry.first, 0), min(stop - entry.first, entry.rows)
-            data = _bytes(path, entry) if self.delivers else None
+            data = outlet_store.read_from(path, entry.offset, entry.size_bytes) if self.delivers else None
             parts.append((path, entry, skip, end - skip, data))
         return parts
 
@@ -140,7 +139,7 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         schema = pa.ipc.read_schema(pa.py_buffer(partition.schema))
         for path, entry, skip, take, data in partition.parts:
             try:
-                found = _bytes(path, entry) if data is None else data
+                found = outlet_store.read_from(path, entry.offset, entry.size_bytes) if data is None else data
             except FileNotFoundError:
                 raise FileNotFoundError(
                     f"format(\"flux\"): {path} does not exist on this executor's host. If the outlet's directory is "
@@ -195,7 +194,7 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         _claim(self.directory)
         claim = outlet_store.lock_claim(self.directory, OTHER_READER_TIMEOUT_S)
         if claim is not None:
-            self.unlock = weakref.finalize(self, claim.close)
+            self.unlock = weakref.finalize(self, outlet_store.calls.close, claim)
         else:
             raise ValueError(
                 f'format("flux"): another query reads {self.directory}. An outlet deletes what its query has '
@@ -223,11 +222,6 @@ def schema_of(options: Mapping[str, str]) -> Any:
         return from_arrow_schema(pa.schema(fields))
     except Exception as error:
         raise ValueError(f'format("flux"): Spark has no type for a column of the outlet: {error}') from error
-
-
-def _bytes(path: str, entry: outlet_store.OutletEntry) -> bytes:
-    with open(path, "rb") as file:
-        return os.pread(file.fileno(), entry.size_bytes, entry.offset)
 
 
 def _claim(directory: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import trio
 
 from ...types.errors import FluxError, SourceError
 from ...wire.handshake import DEADLINE_S as AUTHENTICATION_TIMEOUT_S
-from ...wire.strangers import await_authentication
+from ...wire.strangers import await_authentication, log_closed
 from . import staging_protocol
 from .staging_store import Attempt, Published, StagingStore
 
@@ -118,10 +118,10 @@ class Staging:
                 request = await frames.receive(staging_protocol.FRAME_LIMIT_BYTES)
             await frames.send(await self._handle(frames, request))
         except _Refused as refused:
-            log.warning("flux staging refused a request: %s", refused)
+            log_closed(log.log, logging.WARNING, f"flux staging refused a request: {refused}")
             await frames.send_error(refused.kind, str(refused))
         except staging_protocol.ProtocolError as broken:
-            log.warning("flux staging closed a connection, protocol error: %s", broken)
+            log_closed(log.log, logging.WARNING, f"flux staging closed a connection, protocol error: {broken}")
             await frames.send_error(staging_protocol.PROTOCOL, f"{broken}; are both ends of the same release of Flux?")
         except (ConnectionError, trio.BrokenResourceError, trio.TooSlowError) as error:
             # A task that died or was killed: Spark notices, and retries it.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -29,7 +28,7 @@ from flux.wire.reports import (
     ViewPublished,
     report_frame,
 )
-from tests.runtime.commands import DEADLINE_S, Processes
+from tests.runtime.commands import DEADLINE_S, Processes, Running
 from tests.runtime.fakes import flow
 from tests.runtime.waiting import wait_until
 
@@ -163,10 +162,10 @@ def start_in_turn(processes: Processes, *names: str) -> None:
     """Sites, so that their names are known."""
     for number, name in enumerate(names, start=1):
         processes.start(name)
-        wait_until(lambda up=(f"site-{number}", 1): up in processes.up(), f"{name} is not up: {processes.logs()}")  # type: ignore[misc]
+        processes.await_up(lambda up, number=number: (f"site-{number}", 1) in up, f"{name} is not up")  # type: ignore[misc]
 
 
-def drain(processes: Processes, site: str) -> subprocess.Popen[str]:
+def drain(processes: Processes, site: str) -> Running:
     """`flux drain`, which may take its time."""
     return processes.call("drain", "drain", site, "--controller", processes.controller)
 
@@ -188,7 +187,7 @@ flow = job.flow_of(4, flux.sinks.Jsonl("out.jsonl"))
 """
 
 
-def drain_that_is_held_up(processes: Processes) -> subprocess.Popen[str]:
+def drain_that_is_held_up(processes: Processes) -> Running:
     """Drain site-1 of three, so that everything on it has to go to site-3."""
     (processes.directory / "slow.py").write_text(HELD)
     processes.flow = "slow:flow"
@@ -216,7 +215,7 @@ def test_a_drain_for_which_there_are_too_few_sites_says_at_once_what_to_start(pr
     assert "Start one with `flux site MODULE:FLOW --controller HOST:PORT`" in said
     processes.advance(100)
     processes.start("site-c")
-    wait_until(lambda: ("site-3", 1) in processes.up(), f"site-c is not up: {processes.logs()}")
+    processes.await_up(lambda up: ("site-3", 1) in up, "site-c is not up")
     assert drain(processes, "site-1").wait(DEADLINE_S) == 0, processes.logs()
     assert processes.running["site-a"].wait(DEADLINE_S) == 0
 

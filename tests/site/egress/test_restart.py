@@ -6,9 +6,11 @@ The process's own code, between a producer that the test plays and a sink; a cra
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +28,7 @@ from flux.sinks import Callback, Jsonl, Null, Parquet, Sink
 from flux.site.config import ProcessConfig
 from flux.site.egress.egress_process import EgressProcess
 from flux.types.errors import FluxError, SinkError
-from flux.wire.reports import Report, RowsWritten
+from flux.wire.reports import LogLine, Report, RowsWritten
 from flux.wire.secret import new_secret
 
 PLAN = Plan(
@@ -189,19 +191,39 @@ def test_what_a_sink_that_blocks_raises_is_told_to_the_program(tmp_path: Path) -
     assert process.producer.acked == 0
 
 
-def test_a_sink_is_flushed_as_often_as_it_asks_and_when_the_run_stops(tmp_path: Path) -> None:
+def test_a_sink_whose_write_is_a_generator_has_written_nothing_and_acknowledges_nothing(tmp_path: Path) -> None:
+    class Later(Null):
+        blocks = True
+
+        def write(self, rows: pa.RecordBatch, after: int, upto: int) -> Any:
+            yield rows
+
+    process = Played(tmp_path, Later(), Producer(5), 1)
+    trio.run(lambda: live(process, [2], crash=False))
+    [error] = process.errors
+    assert isinstance(error, SinkError) and "which nothing runs, so it has done nothing" in str(error)
+    assert process.producer.acked == 0
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_sink_is_flushed_as_often_as_it_asks_and_when_the_run_stops(tmp_path: Path, blocking: bool) -> None:
     flushed = trio.Event()
 
     class Flushing(Null):
-        blocks = True
+        blocks = blocking
         flush_every_s = 0.01
 
         def flush(self) -> None:
-            trio.from_thread.run_sync(flushed.set) if self.blocks else stopped.append(True)
+            if is_stopping:
+                stopped.append(True)
+            elif blocking:
+                trio.from_thread.run_sync(flushed.set)
+            else:
+                flushed.set()
 
     stopped: list[bool] = []
-    sink = Flushing()
-    process = Played(tmp_path, sink, Producer(5), 1)
+    is_stopping = False
+    process = Played(tmp_path, Flushing(), Producer(5), 1)
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -212,9 +234,39 @@ def test_a_sink_is_flushed_as_often_as_it_asks_and_when_the_run_stops(tmp_path: 
             nursery.cancel_scope.cancel()
 
     trio.run(main)
-    sink.blocks = False
+    is_stopping = True
     process.stop()
     assert stopped == [True]
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_what_a_sink_raises_as_it_is_flushed_ends_the_run_and_is_said_when_it_stops(
+    tmp_path: Path, blocking: bool
+) -> None:
+    class Bad(Null):
+        blocks = blocking
+        flush_every_s = 0.01
+
+        def flush(self) -> None:
+            raise ZeroDivisionError("no")
+
+    process = Played(tmp_path, Bad(), Producer(5), 1)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            process.shell.nursery = nursery
+            nursery.start_soon(process.shell._guarded_loop)
+            with trio.fail_after(60):
+                while not process.errors:
+                    await trio.sleep(0.001)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    error = process.errors[0]
+    assert isinstance(error, SinkError) and "raised ZeroDivisionError: no when it was flushed" in str(error)
+    process.stop()
+    [line] = [report for report in process.reported if isinstance(report, LogLine)]
+    assert line.level == logging.WARNING and "when it was flushed" in line.text
 
 
 def test_names_follow_the_incarnation(tmp_path: Path) -> None:

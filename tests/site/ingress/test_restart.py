@@ -29,6 +29,7 @@ from flux.site.ingress.ingress_process import JOURNAL, IngressProcess
 from flux.site.ingress.sequence_journal import SequenceJournal
 from flux.sources import Source, SourceBatch, SourceContext, Table
 from flux.types.errors import FluxError, from_dict
+from flux.wire.reports import Report, RowsNumbered
 from flux.wire.secret import new_secret
 from tests.runtime.live import Live
 from tests.runtime.waiting import DEADLINE_S
@@ -78,6 +79,12 @@ class Played(IngressProcess):
         self.shell._send_rows = self._send_rows  # type: ignore[method-assign]
         self.shell.fail = self._fail  # type: ignore[method-assign]
         self.errors: list[FluxError] = []
+        self.rows_reported = 0
+        self._reports._send = self._take_report
+
+    def _take_report(self, report: Report) -> None:
+        if isinstance(report, RowsNumbered):
+            self.rows_reported = report.total
 
     def _send_rows(self, to: str, message: Data, channels: Any) -> None:
         self.copies[to].take(message)
@@ -174,7 +181,7 @@ def test_every_copy_gets_the_same_rows_under_the_same_numbers(
     expected = {**{n: n for n in range(1, rows + 1)}, rows + 1: "end"}
     assert [copy.received for copy in copies] == [expected, expected]
     assert copies[0].ended_ms is not None and copies[0].ended_ms == copies[1].ended_ms, "one clock for all"
-    assert lives[-1]._reports._rows_sent == rows, "of all incarnations, whatever was reported before"
+    assert lives[-1].rows_reported == rows, "of all incarnations, whatever was reported before"
 
 
 @settings(max_examples=25)
