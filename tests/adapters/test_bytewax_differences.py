@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,32 @@ def test_snapshot_is_called_when_a_partition_moves(moves: list[int]) -> None:
 
     emitted(flux.wrap_bytewax(Noted, state_types=(Seen,)), [{"k": 1}] * 4, key=("k",), moves=moves)
     assert snapshots == len(moves)
+
+
+class Clocked(Counts):
+    """Reads the system's clock, which is not the same in two copies."""
+
+    def on_item(self, value: Any) -> Emitted:
+        return [datetime.now(UTC).isoformat()], False
+
+
+def counted(builder: Any) -> flux.Dataflow:
+    flow = flux.Dataflow("counted")
+    operator = flux.wrap_bytewax(builder, state_types=(Seen,))
+    rows = flow.source(flux.sources.Table([{"k": 1}] * 3))
+    rows.exchange("k", partitions=2).apply(operator).sink(flux.sinks.Collect())
+    return flow
+
+
+def test_a_logic_that_reads_the_clock_itself_is_found() -> None:
+    with pytest.raises(flux.FluxError, match="differ"):
+        counted(Clocked).run(sites=2)
+
+
+def test_a_second_run_begins_anew() -> None:
+    flow = counted(Counts)
+    for _ in range(2):
+        assert flow.run(sites=2).table.column("value").to_pylist() == [1, 2, 3]
 
 
 def test_a_builder_is_called_when_the_plan_is_made() -> None:

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import more_processors as q
 import processors as p
+from suite_cases import suite_cases
 from traces import MicroBatch, Query, from_plain, to_plain
 
 from flux.spark import pandas_with_state, stateful_processor
@@ -246,6 +247,9 @@ CASES = {
 }
 
 
+SUITE = suite_cases(Case)
+
+
 def chained(grouped: Any, spark: Any) -> Any:
     relayed = grouped.transformWithState(q.Relay(), q.Relay.OUTPUT, "Append", "EventTime", eventTimeColumnName="ts")
     return relayed.groupBy("id").transformWithState(p.EventTimers(), p.EventTimers.OUTPUT, "Append", "EventTime")
@@ -256,7 +260,7 @@ CHAINED = Case(chained, CASES["event_timers"].flux, batches=5, mode="append")
 
 
 def case_of(name: str) -> Case:
-    return CHAINED if name == "chained" else CASES[name]
+    return CHAINED if name == "chained" else (CASES | SUITE)[name]
 
 
 def start(spark: Any, name: str, folder: Path) -> Query:
@@ -287,4 +291,4 @@ def record(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    record(sys.argv[1:] or [*CASES, "chained"])
+    record(sys.argv[1:] or [*CASES, "chained", *SUITE])

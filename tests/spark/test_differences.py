@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -17,7 +18,7 @@ from pyspark.sql import Row
 from test_spark_rules import Doing, emitted, of_frames, of_rows, sizes
 
 import flux
-from flux.spark import MicroBatches, stateful_processor
+from flux.spark import MicroBatches, pandas_with_state, stateful_processor
 from flux.spark.operators import session_settings
 from flux.types.errors import FluxError, OperatorError, PlanError
 
@@ -159,6 +160,16 @@ def failing(draws: bool) -> flux.Dataflow:
 def test_an_error_ends_the_run_also_where_rows_may_be_skipped() -> None:
     with pytest.raises(OperatorError, match=r'no such key.*on_error="skip" drops single rows'):
         failing(draws=False).run(sites=2, on_error="skip")
+
+
+def test_a_function_that_exits_ends_the_run() -> None:
+    def leaving(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+        sys.exit(1)
+        yield
+
+    made = pandas_with_state(leaving, "id string, v long", "n long", "update", "NoTimeout")
+    with pytest.raises(OperatorError, match="SystemExit: 1"):
+        emitted(made)
 
 
 def test_a_processor_that_draws_random_numbers_is_found() -> None:

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import flux
+from tests.runtime.test_snapshots_with_threads import InNumpy, assert_state_is_transferred
 
 ROWS = 5_000
 
@@ -55,6 +56,23 @@ def test_a_flow_is_exact_while_spark_works_in_its_program(spark: Any) -> None:
         ours = table.filter(pc.equal(table["k"], key))["n"].to_pylist()
         assert ours == list(range(1, len(ours) + 1))
     assert table.num_rows == ROWS
+
+
+@pytest.mark.long
+def test_large_state_is_read_in_a_fork_while_spark_works_in_the_program(spark: Any) -> None:
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            spark.range(1_000).selectExpr("id % 7 as k").groupBy("k").count().count()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        assert_state_is_transferred(InNumpy)
+    finally:
+        done.set()
+        worker.join()
 
 
 def test_an_operator_that_calls_spark_is_refused_before_anything_starts(spark: Any) -> None:

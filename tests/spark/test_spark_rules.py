@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
@@ -154,6 +155,17 @@ def test_a_state_that_was_deleted_cannot_be_used(form: str) -> None:
     for use in uses[form]:
         with pytest.raises(OperatorError, match="state 's' was deleted by deleteIfExists in init"):
             of_rows(lambda state, key, rows, use=use: [use(state)], "long", ask)
+
+
+def test_the_error_of_a_deleted_state_is_sparks_so_that_a_processor_may_catch_it() -> None:
+    """As the basic processor of Spark's tests does."""
+
+    def catch(states: Any, key: Any, rows: Any) -> Iterator[Row]:
+        with pytest.raises(PySparkRuntimeError, match="Error checking value state exists"):
+            states[1].exists()
+        yield Row(id=key[0], v=1)
+
+    assert of_rows(catch, "long", keep_one_delete_one) == [("a", 1), ("b", 1)]
 
 
 def test_void_and_intervals_are_states_and_output() -> None:

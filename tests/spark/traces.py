@@ -41,9 +41,17 @@ class MicroBatch:
 
 def to_plain(batch: MicroBatch) -> dict[str, Any]:
     """A micro-batch in JSON types."""
-    plain = {"rows": batch.rows, "clock_ms": batch.clock_ms, "watermark_ms": batch.watermark_ms, "output": batch.output}
+    output = [[_paired(value) for value in row] for row in batch.output]
+    plain = {"rows": batch.rows, "clock_ms": batch.clock_ms, "watermark_ms": batch.watermark_ms, "output": output}
     encoded: dict[str, Any] = json.loads(json.dumps(plain, default=datetime.isoformat))
     return encoded
+
+
+def _paired(value: Any) -> Any:
+    """A value of Spark's with its maps as lists of pairs by key, which are in no order; structs are tuples there."""
+    if isinstance(value, dict):
+        return [[key, _paired(of)] for key, of in sorted(value.items())]
+    return [_paired(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def from_plain(plain: dict[str, Any]) -> MicroBatch:
@@ -59,7 +67,9 @@ def comparable(rows: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def _naive(value: Any) -> Any:
-    """A value as JSON has it: a struct is a list of its fields."""
+    """A value as JSON has it: a struct is a list of its fields, a map one of its pairs by key."""
+    if isinstance(value, list) and value and all(isinstance(each, tuple) for each in value):
+        value = sorted(value)
     if isinstance(value, list | tuple | dict):
         return [_naive(each) for each in (value.values() if isinstance(value, dict) else value)]
     return value.replace(tzinfo=None).isoformat() if isinstance(value, datetime) else value
