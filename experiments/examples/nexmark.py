@@ -153,12 +153,15 @@ OF_ALL_ROWS: dict[str, Callable[[Streams], flux.Stream]] = {
 }
 
 
-def flow(data: dict[str, pa.Table], queries: dict[str, Callable[[Streams], flux.Stream]]) -> flux.Dataflow:
-    """Return a flow of these queries, each with a sink of its own."""
+def flow(
+    data: dict[str, pa.Table], queries: dict[str, Callable[[Streams], flux.Stream]], last_s: float | None = None
+) -> flux.Dataflow:
+    """Return a flow of these queries, each with a sink of its own; the streams last `last_s`, if it is given."""
     dataflow = flux.Dataflow("nexmark")
     time: dict[str, Any] = {"event_time": "ts", "lateness_ms": LATENESS_MS} if queries is OF_WINDOWS else {}
     people, auctions, bids = (
-        dataflow.source(flux.sources.Table(data[name]), **time) for name in ("people", "auctions", "bids")
+        dataflow.source(flux.sources.Table(rows, rate=None if last_s is None else len(rows) / last_s), **time)
+        for rows in (data["people"], data["auctions"], data["bids"])
     )
     for stream in (people, auctions):  # Not every query takes them, and each stream leads to a sink.
         stream.sink(flux.sinks.Null())

@@ -37,6 +37,7 @@ from experiments.soak.state_readers import always_fork
 from experiments.soak.stream import Checked, Lines, Mismatch, Packets, flow
 from experiments.soak.striker import Strike, Striker, has_something_to_lose
 from experiments.soak.watching import Stalled, Watch
+from flux.plan.policy import BALANCE_NAMES
 
 PROGRESS_EVERY_S = 10.0
 WHOLE_FIRST = 0.35  # Of the faults; the others strike as soon as output comes.
@@ -62,6 +63,8 @@ class Tally:
     runs: int = 0
     outputs: int = 0
     checked: int = 0
+    balance_rounds: int = 0
+    balance_moves: int = 0  # Copies that balance moved; those that replace lost ones are not among them.
 
     @property
     def last(self) -> str:
@@ -79,6 +82,7 @@ class Settings:
     record: str | None = None
     may_mount: bool = False
     only: str = ""
+    balance: str = "auto"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -90,6 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rate", type=float, default=60_000, help="rows per second")
     parser.add_argument("--seed", type=int, default=None, help="of the faults; default: drawn, and printed")
     parser.add_argument("--only", default="", metavar="TEXTS", help="faults whose names contain one, such as cut,disk")
+    parser.add_argument("--balance", choices=BALANCE_NAMES, default="auto", help="of every run; default: auto")
     parser.add_argument("--record", metavar="DIR", help="record every process's messages and effects there; it grows")
     parser.add_argument("--quick", action="store_true", help="half a minute")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -101,7 +106,15 @@ def main(arguments: list[str] | None = None) -> None:
     if why_not is not None:
         tell(f"full disks are left out, because no small one can be mounted: {why_not}")
     tell(f"soak of {minutes:g} minutes, seed {seed}")
-    settings = Settings(options.sites, options.partitions, options.rate, options.record, why_not is None, options.only)
+    settings = Settings(
+        sites=options.sites,
+        partitions=options.partitions,
+        rate=options.rate,
+        record=options.record,
+        may_mount=why_not is None,
+        only=options.only,
+        balance=options.balance,
+    )
     figures = {"seed": seed, **soak(minutes, settings, random.Random(seed), tell)}
     path = results.write("soak", "soak", [figures], seed=seed)
     print(json.dumps(figures) if options.json else f"{figures}\nwritten to {path}")
@@ -131,6 +144,9 @@ def soak(minutes: float, settings: Settings, draw: random.Random, tell: Callable
         "unacknowledged_rows": _spread(tally.unacknowledged_rows),
         "faults_during_recovery": tally.during_recovery,
         "processes_struck": tally.struck,
+        "balance": settings.balance,
+        "balance_rounds": tally.balance_rounds,
+        "balance_moves": tally.balance_moves,
         "gap_s": _spread([gap for gaps in tally.gaps_s.values() for gap in gaps]),
         "gap_max_s": {kind: round(max(gaps), 2) for kind, gaps in tally.gaps_s.items()},
         "outputs": tally.outputs,
@@ -152,9 +168,17 @@ def soak_a_run(
         tally.done.clear()
         last: int | None = None
         try:
-            with dataflow.start(
-                sites=settings.sites, standby=1, pool_rows=POOL_ROWS, record=settings.record, crash_limit=None
-            ) as run:
+            with (
+                dataflow.start(
+                    sites=settings.sites,
+                    standby=1,
+                    pool_rows=POOL_ROWS,
+                    record=settings.record,
+                    crash_limit=None,
+                    balance=settings.balance,
+                ) as run,
+                _counted_rounds(run, tally),
+            ):
                 output.start()
                 striker = Striker(run, Watch(run, PATIENCE_S), draw)
                 faults = Faults(striker, of_run, of_sink if to_file else None, to_file, settings.only)
@@ -178,6 +202,19 @@ def soak_a_run(
         if last is None:
             tally.outputs += output.checked
         return None
+
+
+@contextmanager
+def _counted_rounds(run: flux.Run, tally: Tally) -> Iterator[None]:
+    """Count what balance has done when the run is over, however it ends."""
+    try:
+        yield
+    finally:
+        assert run._driver is not None
+        with run._driver.changed:
+            rounds = [each.last for each in run._driver.run_state.balance.rounds]
+        tally.balance_rounds += len(rounds)
+        tally.balance_moves += sum(each.moves - each.dropped - each.failed for each in rounds)
 
 
 def _silent(line: str) -> None:

@@ -157,3 +157,7 @@ def test_a_soak_under_load_counts_faults_and_checks_every_row() -> None:
     assert figures["wrong"] is None
     assert figures["faults_survived"] == sum(figures["faults"].values()) > 0
     assert figures["outputs_checked"] == figures["outputs"] > 0
+
+
+def test_a_soak_is_balanced_unless_it_is_said_otherwise() -> None:
+    assert Settings().balance == "auto"

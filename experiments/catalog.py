@@ -1,0 +1,10 @@
+"""The experiments that `flux experiment NAME` runs."""
+
+from __future__ import annotations
+
+from experiments.balance import growth, half_speed, hogs, lost_site, rotating
+from experiments.cluster import findings
+from experiments.experiment import Experiment
+
+_ALL = [*(module.EXPERIMENT for module in (half_speed, hogs, lost_site, rotating, growth)), *findings.EXPERIMENTS]
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
