@@ -189,7 +189,6 @@ class SimulatedProcess:
         self.node: Node = Node(name, list(self._machines()), last.node.incarnation + 1 if last is not None else 1)
         self.work: dict[PendingWork, Consume | Pull] = {}  # One piece of work at a time each.
         self.ended = False
-        self._installs = False
         self.feeds: dict[Channel, str] = {}  # The node that was last asked to feed each channel.
         self.paced: dict[int, int] = {}  # By stage: the most positions that a step may take, as it was asked for.
 
@@ -358,7 +357,7 @@ class SimulatedProcess:
 
     def _carry_out(self, effects: list[Any]) -> Outgoing:
         out: Outgoing = []
-        self._installs = len(effects) > 1 and Install in map(type, effects)
+        begun: list[Consume | Pull] = []
         for effect in effects:
             kind = type(effect)
             if kind is Send:
@@ -366,10 +365,12 @@ class SimulatedProcess:
             elif kind is Consume:
                 which = (effect.stage, effect.cohort)
                 assert which not in self.work, f"{self.name} is given work for {which} twice"
-                self._begin(which, effect)
+                self.work[which] = effect
+                begun.append(effect)
             elif kind is Pull:
                 assert PULL not in self.work, f"{self.name} pulls twice"
-                self._begin(PULL, effect)
+                self.work[PULL] = effect
+                begun.append(effect)
             elif kind is Install:
                 self._install(effect)
             elif kind is Drop:
@@ -384,13 +385,11 @@ class SimulatedProcess:
             else:
                 assert kind is Released, f"a node cannot emit {effect}"
                 self.released = effect.upto
+        if begun and Install not in map(type, effects):  # Else the pool may have filled after these decisions.
+            for work in begun:  # Held messages are of the same step: only now are the runs cut that they shorten.
+                for check in self.watch.given:
+                    check(self, work)
         return out
-
-    def _begin(self, which: PendingWork, work: Consume | Pull) -> None:
-        self.work[which] = work
-        if not self._installs:  # Else the pool may have filled after this decision.
-            for check in self.watch.given:
-                check(self, work)
 
     def _install(self, effect: Install) -> None:
         place = (effect.stage, effect.partition)

@@ -101,6 +101,12 @@ def test_a_failing_walk_prints_the_line_that_replays_it(
     assert "=> " in printed
 
 
+def test_a_pool_is_looked_at_when_all_that_a_step_cuts_is_cut() -> None:
+    """A view releases held acks: the source is asked between the cuts of two runs, in one step."""
+    walked = walk(3853, scale=20)
+    assert walked.violation is None, str(walked)
+
+
 def test_replaying_a_seed_that_holds_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["4"]) == 0
     assert "choices" in capsys.readouterr().out
