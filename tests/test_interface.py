@@ -614,6 +614,13 @@ def test_a_pooled_operator_is_told_the_partition_of_each_row() -> None:
         def process(self, batch: Any) -> Any:
             return batch.emit({"k": batch["k"], "partition": batch.partition.astype(np.int64)})
 
+        def get_partition_state(self, pid: int) -> Any:
+            return None
+
+        def install_partition_state(self, pid: int, state: Any) -> None: ...
+
+        def drop_partition(self, pid: int) -> None: ...
+
     rows = output_of(Where)
     assert [row["k"] for row in rows] == [row["k"] for row in ROWS]
     assert len({(row["k"], row["partition"]) for row in rows}) == 13

@@ -18,7 +18,8 @@ from .subprocess_run import SubprocessRun
 
 __all__ = ["SubprocessProperties"]
 
-_TIME_LIMIT_S = 20.0  # An operator that is slow to start in a new process is tried less often.
+_TIME_LIMIT_S = 20.0  # An operator that is slow to start in a new process is tried less often,
+_TRIES_MIN = 10  # but so often in any case: else a claim would be listed as checked that was hardly tried.
 _LEFT_OVER = (
     "New processes give the same each time. The difference was left over from the run before, in a cache or in the "
     "environment for instance, or depends on memory addresses, as id() and the default repr of an object do."
@@ -33,11 +34,13 @@ class SubprocessProperties:
     named: tuple[str, str]
     _processes: dict[tuple[str, ...], SubprocessRun] = field(default_factory=dict)
     _until_s: float | None = None
+    _tries: int = 0
 
     def holds_everywhere(self, example: Example) -> None:
         """Other processes give the same output, with other hashes too, and can resume from the state."""
         if not len(example.given.sn) or self._is_past_limit():
             return
+        self._tries += 1
         try:
             self._compare(example)
         except Fault:
@@ -99,7 +102,7 @@ class SubprocessProperties:
     def _is_past_limit(self) -> bool:
         if self._until_s is None:
             self._until_s = time.monotonic() + _TIME_LIMIT_S
-        return time.monotonic() > self._until_s
+        return self._tries >= _TRIES_MIN and time.monotonic() > self._until_s
 
     def close(self) -> None:
         """End the processes."""

@@ -163,12 +163,12 @@ def flow_to(sink: flux.sinks.Sink, rows: int, rate: float | None = None) -> flux
 
 def test_of_two_runs_on_one_file_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    with flow_to(Jsonl(path, overwrite=True), 2_000, rate=2_000).start() as first:
+    with flow_to(Jsonl(path, overwrite=True), 10_000, rate=1_500).start() as first:
         first.wait_for_output(100)
         with pytest.raises(PlanError, match=r"another run .* writes to .*out\.jsonl now"):
             flow_to(Jsonl(path, overwrite=True), 100).run()
         first.wait(timeout=60)
-    assert rows_in(path) == [*range(2_000)]
+    assert rows_in(path) == [*range(10_000)]
 
 
 def test_a_file_that_is_removed_in_flight_ends_the_run(tmp_path: Path) -> None:

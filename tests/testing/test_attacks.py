@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from flux.testing import Fault, check_operator
+from flux.testing import Fault, check_operator, properties_subprocess
 
 from . import attacks
 
@@ -67,6 +67,12 @@ def test_a_fault_that_hides_is_found_and_told_for_what_it_is(operator: Any) -> N
     assert text.startswith(f"{operator.__name__} {says}.\n"), text
     assert re.search(more, text), text
     assert caught.value.size <= events, text
+
+
+def test_processes_that_start_slowly_do_not_hide_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(properties_subprocess, "_TIME_LIMIT_S", 0.0)
+    with pytest.raises(Fault, match="the process that ran Ending ended with status 7"):
+        check_operator(attacks.Ending, rows=ROWS, key="word", examples=12)
 
 
 @pytest.mark.long
