@@ -238,14 +238,12 @@ class FaultInjector:
 
     def _delay(self) -> None:
         """Have everything arrive late for a while."""
-        network, kernel = self._world.system.network, self._world.system.kernel
-        if network.latency_s[0] > _SHORT_S / 10:
+        network = self._world.system.network
+        if network.is_slow:
             return
-        usual = network.latency_s
         for_s = self._rng.uniform(0.1, 1.0)
         if self._begin(f"slow network for {for_s:.3f} s"):
-            network.latency_s = (_SHORT_S / 5, _SHORT_S / 2)
-            kernel.at(self._world.now + for_s, lambda: setattr(network, "latency_s", usual))
+            network.slow_down(for_s, (_SHORT_S / 5, _SHORT_S / 2))
 
     def _cut_off(self) -> None:
         """Cut two processes off from each other, one way or both, for less time than matters to the controller."""

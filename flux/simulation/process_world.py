@@ -270,19 +270,21 @@ class ProcessWorld(SeededWorld):
             is_reached = not self.system.network.is_cut(role, CONTROLLER)
             if role != CONTROLLER and is_reached and self._is_settled(process) and self.now - sent_at > _SILENT_MAX_S:
                 self.violate(f"{process.name} has sent no heartbeat for {self.now - sent_at:.3f} s")
-        if all(self._is_settled(process) for process in self.live.values()):
+        is_calm = self.system.network.is_calm_for(_RECONNECT_S)  # Then all that was sent has arrived.
+        if is_calm and all(self._is_settled(process) for process in self.live.values()):
             text = untrue_at_rest(self._status(), self.live.keys(), controller.runnable.machine.view)
             if text is not None:
                 self.violate(text)
-            if self._is_quiet(controller.runnable.machine.view):
+            if self._is_whole(controller.runnable.machine.view):
                 text = beyond_bounds(self.live, self.program, self.system.disk, self.system.shorten_at_bytes)
                 if text is not None:
                     self.violate(f"at rest, {text}")
 
-    def _is_quiet(self, view: View) -> bool:
-        """Whether no copy is missing, and no process was cut off lately: then all that was sent has arrived."""
+    @staticmethod
+    def _is_whole(view: View) -> bool:
+        """Whether no copy is missing."""
         lost = any(not view.alive(node) for stage in view.copies for copies in stage for node in copies)
-        return not lost and not view.standby and self.system.network.is_calm_for(_RECONNECT_S)
+        return not lost and not view.standby
 
     def _check_status(self) -> None:
         state = self.run_state

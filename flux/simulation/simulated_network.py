@@ -226,6 +226,7 @@ class SimulatedNetwork:
         self._is_choppy = self.rng.random() < 0.2  # Whether calls transfer less than they could.
         self._cuts: set[tuple[str, str]] = set()  # From one process to another, by role.
         self._healed_at = 0.0
+        self.is_slow = False
         self._held_up: dict[_Direction, None] = {}  # Where something waits for the end of a cut.
         self.sent_at: dict[tuple[str, str], float] = {}  # When one process sent something to another last, by role.
 
@@ -328,9 +329,19 @@ class SimulatedNetwork:
         """Return whether two processes are cut off from each other, in any direction."""
         return (a, b) in self._cuts or (b, a) in self._cuts
 
+    def slow_down(self, for_s: float, latency_s: tuple[float, float]) -> None:
+        """Have everything arrive late for so long."""
+        self.is_slow, usual, self.latency_s = True, self.latency_s, latency_s
+        self._kernel.at(self._kernel.now + for_s, lambda: self._speed_up(usual))
+
+    def _speed_up(self, usual: tuple[float, float]) -> None:
+        self.is_slow, self.latency_s = False, usual
+        self._healed_at = self._kernel.now
+
     def is_calm_for(self, seconds: float) -> bool:
-        """Return whether for so long no processes were cut off from each other."""
-        return not self._cuts and not self._held_up and self._kernel.now - self._healed_at > seconds
+        """Return whether for so long no processes were cut off from each other, and nothing arrived late."""
+        is_whole = not self._cuts and not self._held_up and not self.is_slow
+        return is_whole and self._kernel.now - self._healed_at > seconds
 
     def _is_cut(self, a: SimulatedSocket, b: SimulatedSocket) -> bool:
         return bool(self._cuts) and (a.role, b.role) in self._cuts
