@@ -25,7 +25,7 @@ from .waiting import wait_until
 PARTITIONS = 8
 ROWS = [{"k": index * 7919 % 97, "v": index} for index in range(6_000)]
 ROWS_PER_S = 3_000
-STATE_BYTES = 1 << 20
+STATE_BYTES = 8 << 20  # So that a move takes many times what clocks of two cores may differ by.
 
 
 class Counts(flux.Operator):
