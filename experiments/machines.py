@@ -156,8 +156,8 @@ class _Meter(WorkMeter):
             await self._processor.wait_finished()  # As a real site reports when a step has ended.
             send(self.take(node()))
 
-    def start(self) -> None:
-        super().start()
+    def start(self, is_timed: bool = True) -> None:
+        super().start(is_timed)
         self._idle_s = lambda: time.monotonic() - self._processor.busy_s
         self._idle_before_s = self._idle_s()
 

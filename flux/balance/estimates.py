@@ -29,7 +29,7 @@ REPORTS_RECENT = 10  # Reports that say how busy a site is at present.
 REPORT_INTERVAL_S = 0.1  # Between reports of a site that has time for them.
 MOMENTS_KEPT_S = 65.0
 SAMPLES_SETTLED = 100  # Ten seconds.
-MOMENT_INTERVAL_S = 0.05
+MOMENT_INTERVAL_S = 0.1
 IDLE_SPEED_KEPT_S = 300.0  # A site without copies is tried again after this: its load may have gone.
 
 

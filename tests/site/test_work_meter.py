@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -211,6 +213,25 @@ def test_reports_come_unasked(autojump_clock: trio.testing.MockClock) -> None:
         return reports
 
     assert [work.number for work in trio.run(main, clock=autojump_clock)] == [1, 2, 3, 4]
+
+
+def test_an_ingress_is_not_timed() -> None:
+    """The loop's hooks would cost it more than all else of its reports."""
+
+    async def main() -> Work:
+        reports: list[Work] = []
+        meter, node = WorkMeter(plan_of()), Node("ingress", [Ingress("ingress", 100)])
+        with trio.move_on_after(2 * REPORT_EVERY_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(meter.report_regularly, lambda: node, reports.append)
+                end_s = time.monotonic() + REPORT_EVERY_S
+                while time.monotonic() < end_s:  # It is busy all the time.
+                    await trio.lowlevel.checkpoint()
+        return reports[0]
+
+    report = trio.run(main)
+    assert report.elapsed_s >= REPORT_EVERY_S
+    assert report.busy_s < 0.01
 
 
 @pytest.fixture
