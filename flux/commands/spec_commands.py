@@ -53,6 +53,9 @@ def add(commands: Commands) -> None:
     simulate.add_argument("--faults", metavar="KIND,...", help="only faults of these kinds; `--faults list` lists them")
     simulate.add_argument("--jobs", type=int, default=1, metavar="N", help="worlds at once (default: 1)")
     simulate.add_argument("--trace", action="store_true", help="print every effect of the first world, and end")
+    simulate.add_argument("--without", metavar="N,...", help="with --trace: leave out the faults of these numbers")
+    simulate.add_argument("--rows-max", type=int, metavar="N", help="with --trace: most rows of a source")
+    simulate.add_argument("--sites-max", type=int, metavar="N", help="with --trace: most sites at the start")
     simulate.add_argument("--json", action="store_true", help="print one JSON document")
     simulate.set_defaults(command=_simulate)
     mutate = parts.add_parser("mutate", help="spoil one guard or state change at a time; does the check notice?")
@@ -126,7 +129,7 @@ def _rules(options: argparse.Namespace) -> int:
 
 def _simulate(options: argparse.Namespace) -> int:
     from ..simulation.fault_injector import FAULTS
-    from ..simulation.swarm import run_world, simulate_worlds
+    from ..simulation.swarm import Smaller, run_world, simulate_worlds
 
     kinds = tuple(options.faults.split(",")) if options.faults else ()
     if kinds == ("list",):
@@ -137,8 +140,11 @@ def _simulate(options: argparse.Namespace) -> int:
         raise WrongCall(f"no kind of fault is called {unknown[0]!r}; there are {', '.join(FAULTS)}")
     if options.jobs < 1:
         raise WrongCall(f"--jobs is how many worlds run at once, at least 1; got {options.jobs}")
+    smaller = Smaller(left_out=_numbers(options.without), rows_max=options.rows_max, sites_max=options.sites_max)
+    if smaller != Smaller() and not options.trace:
+        raise WrongCall("--without, --rows-max and --sites-max make one world smaller: give --trace too")
     if options.trace:
-        result = run_world(options.seed, kinds, keeps_trace=True)
+        result = run_world(options.seed, kinds, keeps_trace=True, **smaller.settings())
         print_result(json.dumps(dataclasses.asdict(result)) if options.json else "\n".join(result.trace))
         return 1 if result.violations else 0
     worlds = _WORLDS if options.worlds is None and options.minutes is None else options.worlds
@@ -150,8 +156,18 @@ def _simulate(options: argparse.Namespace) -> int:
         print_result(str(swarm))
         for failure in swarm.failures:
             story = ["", f"The world of seed {failure['seed']} failed:", *failure["violations"]]
-            print_result("\n".join([*story, "with these faults:", *failure["faults"], failure["replay"]]))
+            size = f"with {failure['rows']} rows of each source on {failure['sites']} sites, and these faults:"
+            again = ["To see it, and the world as it was:", failure["replay"], failure["replay_whole"]]
+            print_result("\n".join([*story, size, *failure["faults"], *again]))
     return 1 if swarm.failures else 0
+
+
+def _numbers(text: str | None) -> frozenset[int]:
+    """Return the numbers in a list with commas."""
+    try:
+        return frozenset(map(int, text.split(","))) if text else frozenset()
+    except ValueError:
+        raise WrongCall(f"--without has numbers of faults, such as 2,5; got {text!r}") from None
 
 
 def _mutate(options: argparse.Namespace) -> int:

@@ -53,6 +53,7 @@ class FaultyWorld(Protocol):
     live: dict[str, WorldProcess]  # By role.
     excused: set[str]  # Roles that a fault may have had declared dead.
     is_ending: bool
+    may_lose_while_moving: bool
 
     @property
     def now(self) -> float:
@@ -313,7 +314,7 @@ class FaultInjector:
         members = [node for node in view.nodes if view.alive(node)]
         sites = [node for node in members if node.partition(".")[0] not in _ENDS]
         return (
-            not view.standby
+            (not view.standby or self._world.may_lose_while_moving)
             and all(node in live and live[node].doom is None and not live[node].is_stopped for node in sites)
             and not self._world.excused.intersection(sites)
             and not any(node in view.dead for stage in view.copies for copies in stage for node in copies)

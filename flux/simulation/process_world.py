@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from .kernel import WorldProcess
 from .seeded_world import SeededWorld
 from .status_check import untrue_at_rest, untrue_now
 from .world_flow import OUTPUT, WorldFlow, rows_of_lines
+from .world_result import WorldResult
 
 _DIRECTORY = Path("/simulated/run")
 _LOOK_EVERY_S = 0.02
@@ -116,7 +118,9 @@ class _Program:
 
 
 class ProcessWorld(SeededWorld):
-    """The world of a seed."""
+    """The world of a seed. Sites may die while copies move if it `may_lose_while_moving`."""
+
+    may_lose_while_moving = False
 
     def __init__(
         self,
@@ -126,9 +130,11 @@ class ProcessWorld(SeededWorld):
         faults_max: int | None = None,
         left_out: frozenset[int] = frozenset(),
         kinds: Collection[str] = (),
+        rows_max: int | None = None,
+        sites_max: int | None = None,
     ) -> None:
         super().__init__(seed, keeps_trace)
-        self.flow = self.draw_flow()
+        self.flow = self.draw_flow().limited(rows_max, sites_max)
         self.driver: Driver | None = None
         self.live: dict[str, WorldProcess] = {}  # By role.
         self.excused: set[str] = set()  # Roles that a fault may have had declared dead.
@@ -138,7 +144,9 @@ class ProcessWorld(SeededWorld):
         self._incarnations: dict[int, int] = {}  # By pid.
         flow = self._build()
         self.sinks = flow._logical.sinks
-        self.plan = flow._logical.plan(self.flow.sites, self.flow.standby, "pairs", self.flow.pool_rows, Policy())
+        self.plan = flow._logical.plan(
+            self.flow.sites, self.flow.standby, "pairs", self.flow.pool_rows, self.draw_policy()
+        )
         self.config = ProcessConfig(plan=self.plan, directory=_DIRECTORY, run="world", secret=b"secret of the world")
         self.injector = FaultInjector(self, faults_max, left_out, kinds)
         self._lingers = self.rng.random() < _LINGERING_WORLDS
@@ -152,6 +160,10 @@ class ProcessWorld(SeededWorld):
         """Return the dataflow of this world."""
         return WorldFlow.draw(self.rng)
 
+    def draw_policy(self) -> Policy:
+        """Return the policy of its run."""
+        return Policy()
+
     @property
     def run_state(self) -> RunState | None:
         """What the driver knows."""
@@ -163,6 +175,10 @@ class ProcessWorld(SeededWorld):
     def _sink_effect(self, text: str) -> None:
         if self.system.kernel.effect(SINK, text) is not None:
             self.system.kernel.die()
+
+    def run(self) -> WorldResult:
+        """Run the world to its end."""
+        return replace(super().run(), rows=self.flow.rows, sites=self.flow.sites)
 
     async def main(self) -> None:
         """Run the dataflow with its faults, and check what came of it."""

@@ -14,33 +14,38 @@ from multiprocessing import get_context
 from typing import Any
 
 from ..model.gc_control import gc_paused
+from .moving_world import MovingWorld
 from .process_world import ProcessWorld
 from .world_result import WorldResult
 
-__all__ = ["Swarm", "replay_command", "run_world", "shrink", "simulate_worlds"]
+__all__ = ["Smaller", "Swarm", "replay_command", "run_world", "shrink", "simulate_worlds"]
 
 _PROGRESS_S = 10.0
 _WORLDS_AT_ONCE = 20  # Given to each process of a swarm.
 _COLLECTED_WORLDS = 5
-_SPARK_EVERY = 10  # Of so many worlds, one is the hand-off from Spark, and in one Spark reads the output.
+_KINDS_EVERY = 10  # Of so many worlds, one is the hand-off from Spark, and in one Spark reads the output.
 _STAGING, _OUTLET = 9, 4
+_MOVING = 6  # In one of ten, copies move at random.
 
 
 def run_world(seed: int, kinds: Collection[str] = (), **settings: Any) -> WorldResult:
-    """Run the world of a seed: a whole run, which Spark may read, or the hand-off from Spark, if that is installed.
+    """Run the world of a seed: a whole run, or the hand-off from Spark. Spark may read its output, or copies move.
 
     With `kinds` of faults, each world is a whole run with faults of these kinds only.
     """
     began_s = time.process_time()
     has_spark = not kinds and find_spec("pyspark") is not None
-    if has_spark and seed % _SPARK_EVERY == _STAGING:
+    if has_spark and seed % _KINDS_EVERY == _STAGING:
         from .staging_world import StagingWorld
 
-        result = StagingWorld(seed, **settings).run()
-    elif has_spark and seed % _SPARK_EVERY == _OUTLET:
+        of_runs = ("rows_max", "sites_max")
+        result = StagingWorld(seed, **{name: value for name, value in settings.items() if name not in of_runs}).run()
+    elif has_spark and seed % _KINDS_EVERY == _OUTLET:
         from .outlet_world import OutletWorld
 
         result = OutletWorld(seed, **settings).run()
+    elif not kinds and seed % _KINDS_EVERY == _MOVING:
+        result = MovingWorld(seed, **settings).run()
     else:
         result = ProcessWorld(seed, kinds=kinds, **settings).run()
     return replace(result, cpu_s=time.process_time() - began_s)
@@ -55,6 +60,7 @@ class Swarm:
     power_cuts: int = 0  # Of the faults.
     torn_effects: int = 0  # Faults by which a process is to die in the middle of an effect.
     deaths: int = 0
+    moves: int = 0
     simulated_s: float = 0.0
     effects: int = 0
     seconds: float = 0.0
@@ -67,16 +73,18 @@ class Swarm:
         self.power_cuts += sum("loss of power" in fault for fault in result.faults)
         self.torn_effects += sum("torn" in fault for fault in result.faults)
         self.deaths += result.deaths
+        self.moves += result.moves
         self.simulated_s += result.simulated_s
         self.effects += result.effects
         self.seconds += result.cpu_s
 
     def __str__(self) -> str:
+        per_s = self.deaths / max(self.seconds, 1e-9)
         return (
             f"{self.worlds:,} worlds, {self.faults:,} faults ({self.power_cuts:,} power cuts, "
-            f"{self.torn_effects:,} torn effects), {self.deaths:,} deaths, {self.simulated_s:,.0f} s of simulated "
-            f"time, {self.effects:,} effects, {self.deaths / max(self.seconds, 1e-9):,.1f} deaths/s on one core, "
-            f"{self.seconds:.0f} s: {len(self.failures)} worlds failed"
+            f"{self.torn_effects:,} torn effects), {self.deaths:,} deaths, {self.moves:,} moves, "
+            f"{self.simulated_s:,.0f} s of simulated time, {self.effects:,} effects, {per_s:,.1f} deaths/s on one "
+            f"core, {self.seconds:.0f} s: {len(self.failures)} worlds failed"
         )
 
 
@@ -95,11 +103,18 @@ def simulate_worlds(
     for result in _results(first, worlds, minutes, kinds, jobs):
         swarm.add(result)
         if result.violations:
-            progress(f"world {result.seed} failed: {result.violations[0]}; looking for a failure with fewer faults")
-            shrunk = shrink(result.seed, kinds)
-            replay = replay_command(result.seed, kinds)
+            progress(f"world {result.seed} failed: {result.violations[0]}; looking for a smaller failure")
+            shrunk, smaller = shrink(result.seed, kinds)
             swarm.failures.append(
-                {"seed": result.seed, "violations": shrunk.violations, "faults": shrunk.faults, "replay": replay}
+                {
+                    "seed": result.seed,
+                    "violations": shrunk.violations,
+                    "faults": shrunk.faults,
+                    "rows": shrunk.rows,
+                    "sites": shrunk.sites,
+                    "replay": replay_command(result.seed, kinds, smaller),
+                    "replay_whole": replay_command(result.seed, kinds),
+                }
             )
         if time.monotonic() - said_s >= _PROGRESS_S:
             said_s = time.monotonic()
@@ -132,34 +147,64 @@ def _run_one(seed: int, kinds: Collection[str]) -> WorldResult:
     return result
 
 
-def replay_command(seed: int, kinds: Collection[str] = ()) -> str:
-    """Return the command that runs the world of a seed again, with its trace."""
+def replay_command(seed: int, kinds: Collection[str] = (), smaller: Smaller | None = None) -> str:
+    """Return the command that runs the world of a seed again, or a smaller one, with its trace."""
     of_kinds = f" --faults {','.join(kinds)}" if kinds else ""
-    return f"flux spec simulate --seed {seed} --worlds 1{of_kinds} --trace"
+    return f"flux spec simulate --seed {seed} --worlds 1{of_kinds}{smaller or ''} --trace"
 
 
-def shrink(seed: int, kinds: Collection[str] = ()) -> WorldResult:
-    """Return a failure of a seed's world with as few faults as were found to be enough."""
-    best = run_world(seed, kinds)
+@dataclass(frozen=True, kw_only=True)
+class Smaller:
+    """How a world is made smaller: faults that are left out, by their numbers; most rows of a source, most sites."""
+
+    left_out: frozenset[int] = frozenset()
+    rows_max: int | None = None
+    sites_max: int | None = None
+
+    def __str__(self) -> str:
+        """Return the options that say so to `flux spec simulate`."""
+        left_out = f" --without {','.join(map(str, sorted(self.left_out)))}" if self.left_out else ""
+        rows = "" if self.rows_max is None else f" --rows-max {self.rows_max}"
+        sites = "" if self.sites_max is None else f" --sites-max {self.sites_max}"
+        return left_out + rows + sites
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of a world that are not those of a whole one."""
+        known = {"left_out": self.left_out, "rows_max": self.rows_max, "sites_max": self.sites_max}
+        return {name: value for name, value in known.items() if value}
+
+
+def shrink(seed: int, kinds: Collection[str] = ()) -> tuple[WorldResult, Smaller]:
+    """Return a failure of a seed's world with as few faults, rows and sites as were found to be enough."""
+    best, smaller = run_world(seed, kinds), Smaller()
     assert best.violations, f"the world of seed {seed} does not fail"
-    faults_max = _drawn(best)
-    needed = list(range(1, faults_max + 1))
-    size = max(1, len(needed) // 2)
     while True:
-        for begin in range(0, len(needed), size):
-            kept = needed[:begin] + needed[begin + size :]
-            left_out = frozenset(range(1, faults_max + 1)).difference(kept)
-            result = run_world(seed, kinds, faults_max=faults_max, left_out=left_out)
+        for tried in _smaller(best, smaller):
+            result = run_world(seed, kinds, **tried.settings())
             if result.violations:
-                best, needed = result, kept
+                best, smaller = result, tried
                 break
         else:
-            if size == 1:
-                return best
-            size //= 2
+            return best, smaller
 
 
-def _drawn(result: WorldResult) -> int:
-    """Return the number of the last fault; a loss of power has none."""
+def _smaller(failed: WorldResult, than: Smaller) -> Iterator[Smaller]:
+    """Return what to try next: half of the faults are left out, a quarter, single ones; fewer rows; a site less."""
+    needed = _numbers(failed)
+    size = len(needed)
+    while size > 0:
+        size = size // 2 if size > 1 else 1
+        for begin in range(0, len(needed), size):
+            yield replace(than, left_out=than.left_out.union(needed[begin : begin + size]))
+        size = 0 if size == 1 else size
+    for rows in (failed.rows // 2, failed.rows - 1):
+        if 0 < rows < failed.rows:
+            yield replace(than, rows_max=rows)
+    if failed.sites > 2:
+        yield replace(than, sites_max=failed.sites - 1)
+
+
+def _numbers(result: WorldResult) -> list[int]:
+    """Return the numbers of the faults that were caused. A loss of power has none."""
     numbers = [text.split(" at ")[0].strip() for text in result.faults]
-    return max((int(number) for number in numbers if number.isdecimal()), default=0)
+    return [int(number) for number in numbers if number.isdecimal()]

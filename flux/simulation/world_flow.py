@@ -12,7 +12,7 @@ import functools
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,12 @@ class WorldFlow:
             standby=rng.choice((0, 0, 0, 1)),
             pool_rows=rng.choice((8, 32, 1_000)),
         )
+
+    def limited(self, rows_max: int | None, sites_max: int | None) -> WorldFlow:
+        """Return the flow with no more rows of each source and no more sites than these."""
+        rows = self.rows if rows_max is None else min(self.rows, rows_max)
+        sites = self.sites if sites_max is None else min(self.sites, sites_max)
+        return replace(self, rows=rows, sites=sites)
 
     def build(self, sink: Sink) -> Dataflow:
         """Return the dataflow with this sink; each process has one of its own."""

@@ -25,6 +25,9 @@ class WorldResult:
     simulated_s: float
     effects: int
     digest: str  # Of the whole trace.
+    rows: int = 0  # Of each source; of the hand-off from Spark, none are counted,
+    sites: int = 0  # and it has no sites.
+    moves: int = 0  # Of copies, for balance.
     cpu_s: float = 0.0  # Of the processor, for this world.
     trace: tuple[str, ...] = field(repr=False)  # Its last lines, or all.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flux.simulation.swarm import run_world, shrink
+from flux.simulation.swarm import replay_command, run_world, shrink
 
 from .planted_shell_bugs import (
     PLANTED,
@@ -73,15 +73,28 @@ def test_a_failure_is_shrunk_to_fewer_faults() -> None:
         seed = 9
         while not (whole := run_world(seed)).violations or len(whole.faults) < 5:
             seed += 10
-        shrunk = shrink(seed)
+        shrunk, smaller = shrink(seed)
     assert shrunk.violations and len(shrunk.faults) < len(whole.faults)
+    assert smaller.left_out and str(smaller).startswith(" --without ")
+
+
+def test_a_failure_is_shrunk_to_fewer_rows_and_the_command_replays_it() -> None:
+    with send_before_journal():
+        seed, step = FROM[send_before_journal]
+        while not (whole := run_world(seed)).violations or whole.rows < 8:
+            seed += step
+        shrunk, smaller = shrink(seed)
+        again = run_world(seed, **smaller.settings())
+    assert shrunk.rows < whole.rows
+    assert again.digest == shrunk.digest, "the smaller world is one that can be replayed"
+    assert f" --rows-max {shrunk.rows}" in replay_command(seed, (), smaller)
 
 
 @pytest.mark.long
 def test_a_death_that_a_failure_needs_is_left_when_it_is_shrunk() -> None:
     seed = found_from(take_before_sink, *FROM[take_before_sink])
     with take_before_sink():
-        whole, shrunk = run_world(seed), shrink(seed)
+        whole, (shrunk, _) = run_world(seed), shrink(seed)
     assert len(shrunk.faults) < len(whole.faults)
     assert any("egress" in fault for fault in shrunk.faults)
 

@@ -9,10 +9,11 @@ import pytest
 from flux.commands.main import main
 from flux.driver.status import ProcessStatus, Status
 from flux.protocols.messages import View
-from flux.simulation import process_world
+from flux.simulation import process_world, swarm
 from flux.simulation.process_world import ProcessWorld
 from flux.simulation.status_check import untrue_at_rest, untrue_now
-from flux.simulation.swarm import replay_command, run_world, simulate_worlds
+from flux.simulation.swarm import Smaller, replay_command, run_world, shrink, simulate_worlds
+from flux.simulation.world_result import WorldResult
 
 NAMES = ("controller", "ingress", "egress", "site-1", "site-2")
 
@@ -90,10 +91,56 @@ def test_a_drained_site_that_ends_while_the_controller_is_started_again_is_not_w
     assert "drain site" in " ".join(result.faults) and "kill controller" in " ".join(result.faults)
 
 
+def test_copies_move_and_sites_are_marked_as_slow_in_moving_worlds() -> None:
+    results = [run_world(seed, keeps_trace=True) for seed in (6, 16, 26)]
+    assert not [violation for result in results for violation in result.violations]
+    assert sum(result.moves for result in results) > 10
+    assert sum("site is slow" in line for result in results for line in result.trace) > 3
+    assert any(" kill site-" in fault for result in results for fault in result.faults)
+
+
 def test_worlds_that_run_at_once_are_those_that_run_one_after_another() -> None:
     one, two = (simulate_worlds(400, 4, None, jobs=jobs) for jobs in (1, 2))
     assert (one.worlds, one.faults, one.deaths, one.effects) == (two.worlds, two.faults, two.deaths, two.effects)
     assert one.worlds == 4 and not one.failures and two.seconds > 0
+
+
+def test_a_failure_is_shrunk_to_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world that fails by its third and fifth fault, if it has at least four rows on three sites."""
+
+    def run(seed: int, kinds: object, left_out: frozenset[int] = frozenset(), **most: int) -> WorldResult:
+        caused = [number for number in range(1, 9) if number not in left_out]
+        rows, sites = most.get("rows_max", 20), most.get("sites_max", 5)
+        fails = {3, 5} <= set(caused) and rows >= 4 and sites >= 3
+        return WorldResult(
+            seed=seed,
+            violations=("wrong",) if fails else (),
+            faults=tuple(f"{number:3} at 0.1 s: kill egress" for number in caused),
+            deaths=0,
+            simulated_s=1.0,
+            effects=1,
+            digest="",
+            rows=rows,
+            sites=sites,
+            trace=(),
+        )
+
+    monkeypatch.setattr(swarm, "run_world", run)
+    shrunk, smaller = shrink(1)
+    assert smaller == Smaller(left_out=frozenset({1, 2, 4, 6, 7, 8}), rows_max=4, sites_max=3)
+    assert (len(shrunk.faults), shrunk.rows, shrunk.sites) == (2, 4, 3)
+    options = "--without 1,2,4,6,7,8 --rows-max 4 --sites-max 3"
+    assert replay_command(1, (), smaller) == f"flux spec simulate --seed 1 --worlds 1 {options} --trace"
+
+
+def test_a_world_is_made_smaller_by_options_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    smaller = ["--without", "1,2", "--rows-max", "2", "--sites-max", "2"]
+    assert main(["spec", "simulate", "--seed", "3", *smaller, "--trace"]) == 0
+    assert "rows=2," in capsys.readouterr().out
+    assert main(["spec", "simulate", "--seed", "3", *smaller]) == 2
+    assert "give --trace too" in capsys.readouterr().err
+    assert main(["spec", "simulate", "--without", "first", "--trace"]) == 2
+    assert "such as 2,5; got 'first'" in capsys.readouterr().err
 
 
 def test_kinds_of_faults_are_listed_and_an_unknown_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
