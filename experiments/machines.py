@@ -244,7 +244,10 @@ def start(
 
 
 def host_times_s() -> tuple[float, float]:
-    """The time for which the processors of the host were busy, and all of it, since it started."""
+    """The time for which the processors of the host were busy, and all of it, since it started.
+
+    User time of processes with a lower priority does not count as busy: they give way.
+    """
     with open("/proc/stat") as file:
-        ticks = list(map(float, file.readline().split()[1:9]))
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+        _, nice, _, idle, waiting, *_ = ticks = list(map(float, file.readline().split()[1:9]))
+    return sum(ticks) - nice - idle - waiting, sum(ticks)
