@@ -11,6 +11,7 @@ from experiments.soak.full_disks import FullDisks, SmallDisk
 from experiments.soak.journal_cuts import JournalCuts
 from experiments.soak.kills import Kills
 from experiments.soak.limits import Limits
+from experiments.soak.placements import Placements
 from experiments.soak.state_readers import StateReaders
 from experiments.soak.stops import Stops
 from experiments.soak.striker import Fault, Striker
@@ -41,6 +42,7 @@ class Faults:
             JournalCuts(striker, has_file),
             StateReaders(striker),
             Limits(striker),
+            Placements(striker),
             FullDisks(striker, of_run, of_sink),
         )
         self._faults = [fault for kind in kinds for fault in kind.faults if _is_in(fault.__name__, only)]

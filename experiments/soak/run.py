@@ -33,6 +33,7 @@ from experiments import results
 from experiments.memory import resident_mb
 from experiments.soak.faults import Faults, ending
 from experiments.soak.full_disks import RUN_DISK_BYTES, SINK_DISK_BYTES, SmallDisk, enter_namespace
+from experiments.soak.placements import Restless
 from experiments.soak.state_readers import always_fork
 from experiments.soak.stream import Checked, Lines, Mismatch, Packets, flow
 from experiments.soak.striker import Strike, Striker, has_something_to_lose
@@ -45,6 +46,7 @@ POOL_ROWS = 32_768
 PATIENCE_S = 120.0
 RUN_MAX_S = 120.0
 FILE_RUN_MAX_S = 45.0  # One that writes to a file, which grows.
+RESTLESS = "restless"  # The name of the policy that moves copies at random.
 
 
 @dataclass
@@ -94,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rate", type=float, default=60_000, help="rows per second")
     parser.add_argument("--seed", type=int, default=None, help="of the faults; default: drawn, and printed")
     parser.add_argument("--only", default="", metavar="TEXTS", help="faults whose names contain one, such as cut,disk")
-    parser.add_argument("--balance", choices=BALANCE_NAMES, default="auto", help="of every run; default: auto")
+    parser.add_argument("--balance", choices=(*BALANCE_NAMES, RESTLESS), default="auto", help="default: auto")
     parser.add_argument("--record", metavar="DIR", help="record every process's messages and effects there; it grows")
     parser.add_argument("--quick", action="store_true", help="half a minute")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -175,7 +177,7 @@ def soak_a_run(
                     pool_rows=POOL_ROWS,
                     record=settings.record,
                     crash_limit=None,
-                    balance=settings.balance,
+                    balance=Restless() if settings.balance == RESTLESS else settings.balance,
                 ) as run,
                 _counted_rounds(run, tally),
             ):

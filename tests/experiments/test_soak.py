@@ -19,11 +19,13 @@ from experiments.soak.full_disks import FullDisks
 from experiments.soak.journal_cuts import JournalCuts, cut_length
 from experiments.soak.kills import Kills
 from experiments.soak.limits import Limits, limit, open_files
+from experiments.soak.placements import MOVES_MAX, REST_S, Placements, Restless
 from experiments.soak.run import Settings, soak
 from experiments.soak.state_readers import StateReaders
 from experiments.soak.stops import Stops
 from experiments.soak.stream import CHUNK_ROWS, Checked, Lines, Mismatch, Packets, packets, plain
 from experiments.soak.striker import Strike, has_something_to_lose
+from flux.balance.statistics import PartitionStatistics, SiteStatistics, Statistics
 from flux.storage.journal import Journal
 
 ROWS = 3 * CHUNK_ROWS - 100
@@ -108,7 +110,7 @@ def test_only_an_error_of_a_fault_that_was_done_may_end_a_run() -> None:
 
 
 def test_every_fault_that_may_end_a_run_exists() -> None:
-    kinds = (Kills, Stops, JournalCuts, StateReaders, Limits, FullDisks)
+    kinds = (Kills, Stops, JournalCuts, StateReaders, Limits, Placements, FullDisks)
     assert all(any(hasattr(kind, name) for kind in kinds) for name in MAY_END)
 
 
@@ -157,6 +159,22 @@ def test_a_soak_under_load_counts_faults_and_checks_every_row() -> None:
     assert figures["wrong"] is None
     assert figures["faults_survived"] == sum(figures["faults"].values()) > 0
     assert figures["outputs_checked"] == figures["outputs"] > 0
+
+
+def test_the_restless_policy_moves_movable_copies_to_sites_without_one() -> None:
+    parts = [
+        PartitionStatistics(stage=1, partition=p, work=1.0, copies=("a", "b"), is_movable=p != 3) for p in range(4)
+    ]
+    sites = [SiteStatistics(name=name, speed=1.0, time_s=1.0, is_reserved=name == "d") for name in "abcd"]
+    seen = set()
+    for tick in range(200):
+        statistics = Statistics(at_s=REST_S + tick / 10, sites=tuple(sites), partitions=tuple(parts))
+        moves = Restless().plan(statistics)
+        assert moves == Restless().plan(statistics)
+        assert 1 <= len(moves) <= MOVES_MAX
+        assert all(move.to == "c" and move.partition != 3 and move.slot in (0, 1) for move in moves)
+        seen |= {(move.partition, move.slot) for move in moves}
+    assert len(seen) == 6
 
 
 def test_a_soak_is_balanced_unless_it_is_said_otherwise() -> None:
