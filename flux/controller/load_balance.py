@@ -45,6 +45,7 @@ from .slow_site_log import SlowSiteLog, is_retired
 TICK_EVERY_S = 0.1
 LOADS_EVERY_S = 0.5
 _PLAN_SLOW_S = 0.1
+_SLOW_PLANS_MIN = 3  # In a row: a single one may have waited for a processor of a busy machine.
 
 
 class LoadBalance:
@@ -85,7 +86,7 @@ class LoadBalance:
         self._kept = KeptRows()
         self._rounds: dict[int, Round] = {}  # As they were reported to the driver.
         self._refused: set[str] = set()  # Nodes with a report that was refused: each is logged once.
-        self._said_slow_plan = False
+        self._slow_plans = 0  # In a row.
 
     async def run(self) -> None:
         """Let time pass for the balancer, and report the loads of sites to the driver."""
@@ -159,21 +160,26 @@ class LoadBalance:
     # The policy.
 
     def _ask(self, wanted: PlanRound) -> None:
-        began_s = time.monotonic()
-        if began_s - self._learned_s >= LOADS_EVERY_S:
-            self._learned_s = began_s
+        if time.monotonic() - self._learned_s >= LOADS_EVERY_S:
+            self._learned_s = time.monotonic()
             self._learn(wanted.statistics)
+        began_s = time.monotonic()
         try:
             answer = ask(self.policy, wanted)
         except RAISED as error:
             self._turn_off(error.__cause__ or error)
             return
-        took_s = time.monotonic() - began_s
-        if took_s > _PLAN_SLOW_S and not self._said_slow_plan:
-            self._said_slow_plan = True
-            where = locate(self.policy.plan)
-            self._note(logging.WARNING, f"a plan of moves holds up the controller: took_s={took_s:.2f} policy={where}")
+        self._watch_plan(time.monotonic() - began_s)
         self._inbox.extend((self._tick(), answer))
+
+    def _watch_plan(self, took_s: float) -> None:
+        """Warn once of a policy that takes long each time."""
+        if self._slow_plans >= _SLOW_PLANS_MIN:
+            return
+        self._slow_plans = self._slow_plans + 1 if took_s > _PLAN_SLOW_S else 0
+        if self._slow_plans == _SLOW_PLANS_MIN:
+            where = locate(self.policy.plan)
+            self._note(logging.WARNING, f"plans of moves hold up the controller: took_s={took_s:.2f} policy={where}")
 
     def _turn_off(self, error: BaseException) -> None:
         """Balance this run no longer: its policy does not work."""

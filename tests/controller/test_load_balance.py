@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flux.controller import load_balance
 from flux.controller.load_balance import LoadBalance
 from flux.plan import Availability, Plan, Segment
 from flux.protocols.balance_messages import CopyCosts, Move, Retire, Slow, StageWork, Work
@@ -165,6 +166,30 @@ def test_a_round_that_ends_between_two_ticks_took_the_time_that_passed() -> None
 
     [only] = setup.balance.balancer.rounds
     assert only.ended == "done" and only.took_s is not None and only.took_s > 0
+
+
+@pytest.mark.parametrize(
+    ("took_s", "warnings"),
+    [([0.2, 0.2, 0.2, 0.2, 0.2], 1), ([0.2, 0.2, 0.0, 0.2, 0.2], 0), ([0.0, 0.2, 0.2, 0.2], 1)],
+)
+def test_a_policy_that_takes_long_each_time_is_warned_of_once(
+    took_s: list[float], warnings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(load_balance.time, "monotonic", lambda: now_s[0])
+    plans = iter(took_s)
+
+    def plan(statistics: Any) -> list[Move]:
+        now_s[0] += next(plans)
+        return []
+
+    setup = Setup(plan)
+    for _ in took_s:
+        setup.work("site-1")
+
+    texts = setup.texts(logging.WARNING)
+    assert len(texts) == warnings
+    assert all(text.startswith("plans of moves hold up the controller: took_s=0.20 policy=") for text in texts)
 
 
 def test_the_policy_is_not_asked_while_a_copy_is_in_transfer() -> None:
