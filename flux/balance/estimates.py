@@ -5,7 +5,7 @@
 else.
 
 Reports come many times a second from each site, and all of them together must cost the controller little. While no site
-may be slow, sites are compared every `MOMENT_INTERVAL_S` at most. Reports are added up when that is due, and what only
+may be slow or is silent, sites are compared every `MOMENT_INTERVAL_S` at most. Reports are added up when that is due, and what only
 a policy looks at is made when it does.
 """
 
@@ -28,6 +28,7 @@ from .statistics import LazySequence, Moment, PartitionStatistics, ReceivedWork,
 REPORTS_RECENT = 10  # Reports that say how busy a site is at present.
 REPORT_INTERVAL_S = 0.1  # Between reports of a site that has time for them.
 MOMENTS_KEPT_S = 65.0
+LATE_S = 0.25  # Since a site's last report that was counted: some are missing, and sites are compared at every report.
 SAMPLES_SETTLED = 100  # Ten seconds.
 MOMENT_INTERVAL_S = 0.1
 IDLE_SPEED_KEPT_S = 300.0  # A site without copies is tried again after this: its load may have gone.
@@ -82,6 +83,9 @@ class Estimates:
     def _is_due(self, work: Work, at_s: float) -> bool:
         """Whether to compare the sites now: at times, and at every report while a site is slow or may become so."""
         if at_s - self.compared_s >= MOMENT_INTERVAL_S or self.slow_sites.since or self.slow_sites.slow:
+            return True
+        assert self.sums is not None, "a balancer has placed them"
+        if any([reports and at_s - reports[-1].at_s > LATE_S for reports in self.sums.reports.values()]):
             return True
         if not self.moments or 2 * work.busy_s < work.elapsed_s:
             return False

@@ -1,6 +1,6 @@
 """Which sites are slow: those that hold up the others by far (rule 35).
 
-A site is slow when its time per position is over 2.5 times that of the others for 0.3 s, or when three of its reports
+A site is slow when its time per position is over 2.5 times that of the others for 0.3 s, or when two of its reports
 are missing. It is slow no longer when it is under 1.5 times for 3 s.
 
 Slowness without consequence does not count: at a tenth of the load a site at a fifth of its speed keeps up. What shows
@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 SLOW_RATIO = 2.5
 SLOW_AFTER_S = 0.3
 SLOW_LAG_MIN = 0.25
-REPORTS_MISSING_MAX = 3
+REPORTS_MISSING_MAX = 2
+REPORT_LATE_MAX = 0.5  # Of the time between two reports: how late one may be that is not missing.
 FAST_RATIO = 1.5
 FAST_AFTER_S = 3.0
 MARKS_COUNTED_S = 60.0
@@ -139,5 +140,5 @@ def _looks_fast(pace: SitePace, others: Iterable[SitePace]) -> bool:
 
 def _is_silent(pace: SitePace, others: Iterable[SitePace]) -> bool:
     newest_s = max((other.reported_s for other in others), default=0.0)
-    is_missing = newest_s - pace.reported_s >= (REPORTS_MISSING_MAX + 0.5) * pace.interval_s
+    is_missing = newest_s - pace.reported_s >= (REPORTS_MISSING_MAX + REPORT_LATE_MAX) * pace.interval_s
     return is_missing and pace.lag >= SLOW_LAG_MIN

@@ -42,3 +42,16 @@ def test_a_site_is_slow_when_its_reports_are_missing_and_those_of_others_are_not
 
 def test_no_site_is_slow_for_a_silence_that_is_usual_among_all() -> None:
     assert silent(0.1, long_s=0.4).slow() == frozenset()
+
+
+def test_a_silent_site_is_found_by_the_next_report_of_another() -> None:
+    estimates, at_s = Estimates().relocate(VIEW, frozenset(), 0.0), 0.0
+    for turn in range(1, 9):
+        at_s = 0.1 * turn
+        for site in SITES:
+            estimates = report(estimates, site, turn, at_s)
+    for number, late_s in enumerate((0.1, 0.2, 0.24, 0.26), 9):
+        assert estimates.slow() == frozenset()
+        estimates = report(estimates, "site-1", number, at_s + late_s)
+
+    assert estimates.slow() >= {"site-3"}
