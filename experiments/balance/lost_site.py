@@ -7,6 +7,7 @@ three others at half speed. Beside each: the same without balance, and with Flux
 from __future__ import annotations
 
 import statistics
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -120,7 +121,8 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
                 if (row["way"], row["copies"], row["balance"]) == (way, copies, balance)
             ]
             if shares:
-                bars.append((f"{way}\n{copies} copies\nbalance {balance}", statistics.median(shares)))
+                name = textwrap.fill(f"{way}, {copies} copies, balance {balance}", 13)
+                bars.append((name, statistics.median(shares)))
     thesis = [("thesis\n8 copies", 0.5), ("thesis\n8 copies,\nbest", 0.67)]
     title = "One of four sites is killed"
     draw_bars(path, title, "sustained, as a part of the rate before", bars, thesis, {"3 of 4 sites": 0.75})
