@@ -5,8 +5,8 @@
 else.
 
 Reports come many times a second from each site, and all of them together must cost the controller little. While no site
-may be slow or is silent, sites are compared every `MOMENT_INTERVAL_S` at most. Reports are added up when that is due, and what only
-a policy looks at is made when it does.
+may be slow or is silent, sites are compared every `MOMENT_INTERVAL_S` at most. Reports are added up when that is due,
+and what only a policy looks at is made when it does.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Estimates:
         if at_s - self.compared_s >= MOMENT_INTERVAL_S or self.slow_sites.since or self.slow_sites.slow:
             return True
         assert self.sums is not None, "a balancer has placed them"
-        if any([reports and at_s - reports[-1].at_s > LATE_S for reports in self.sums.reports.values()]):
+        if any(reports and at_s - reports[-1].at_s > LATE_S for reports in self.sums.reports.values()):
             return True
         if not self.moments or 2 * work.busy_s < work.elapsed_s:
             return False
