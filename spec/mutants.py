@@ -18,6 +18,7 @@ MODULES = (
     "view",
     "machine",
     "buffer",
+    "charges",
     "channels",
     "fh_prod",
     "fh_cons",
