@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ SITES_MAX = 64
 SLICE_S = 0.05  # Speeds may change within a step: it is charged in slices.
 TURN_S = 0.01  # A machine gives the next step when it has the result of the last, and its loop may be late.
 STATE_S_PER_MB = 0.005
+AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
 _SPEED, _ROWS, _BUSY = range(3)
 
 
@@ -244,10 +246,20 @@ def start(
 
 
 def host_times_s() -> tuple[float, float]:
-    """The time for which the processors of the host were busy, and all of it, since it started.
-
-    User time of processes with a lower priority does not count as busy: they give way.
-    """
+    """The time for which the processors of the host were busy, and all of it, since it started."""
     with open("/proc/stat") as file:
-        _, nice, _, idle, waiting, *_ = ticks = list(map(float, file.readline().split()[1:9]))
-    return sum(ticks) - nice - idle - waiting, sum(ticks)
+        return host_times_of(file.readline(), is_nice_global=not _has_autogroups())
+
+
+def host_times_of(line: str, is_nice_global: bool) -> tuple[float, float]:
+    """Busy and all time, of the first line of /proc/stat.
+
+    User time of processes with a lower priority does not count as busy if they give way, that is, if priorities hold
+    between all processes. Linux may make each session a group that has its share whatever its priority.
+    """
+    _, nice, _, idle, waiting, *_ = ticks = list(map(float, line.split()[1:9]))
+    return sum(ticks) - idle - waiting - (nice if is_nice_global else 0.0), sum(ticks)
+
+
+def _has_autogroups() -> bool:
+    return AUTOGROUPS.exists() and AUTOGROUPS.read_text().strip() == "1"

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.balance.even_load import EvenRows, even_flow, one_key_each
 from experiments.balance.watch import best_time_s
-from experiments.machines import Machines, start
+from experiments.machines import Machines, host_times_of, start
 from flux.types.hashing import partition_of
 
 ROWS = 400
@@ -45,3 +45,8 @@ def test_the_best_placement_is_that_of_the_design() -> None:
     assert 48 / best_time_s({**fast, "d": 1 / 12}, 192, 96) == pytest.approx(0.762, abs=0.001)
     assert 48 / best_time_s({**fast, "d": 1 / 23}, 192, 96) == pytest.approx(0.75)
     assert 48 / best_time_s({"a": 1.0, "b": 1.0, "c": 0.5}, 192, 96) == pytest.approx(0.623, abs=0.001)
+
+
+@pytest.mark.parametrize(("is_nice_global", "busy"), [(True, 15.0), (False, 45.0)])
+def test_work_of_lower_priority_is_no_busy_host_only_where_it_gives_way(is_nice_global: bool, busy: float) -> None:
+    assert host_times_of("cpu 10 30 5 50 5 0 0 0 0 0", is_nice_global) == (busy, 100.0)
