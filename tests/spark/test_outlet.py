@@ -38,6 +38,11 @@ def outlet(directory: Path, run: str = "run", **options: Any) -> tuple[Outlet, i
     return made, made.open(directory / run)
 
 
+def die(written: Outlet) -> None:
+    """Leave an outlet as a killed egress does: without its lock."""
+    os.close(written._lock)
+
+
 def reader(directory: Path, **options: str) -> OutletReader:
     return OutletReader({"path": str(directory / "out"), **options}, FOR_SPARK)
 
@@ -119,6 +124,7 @@ def test_an_egress_that_is_started_again_goes_on_behind_what_counts(tmp_path: Pa
     assert upto == 0
     first.write(rows(0, 10), 0, 10)
     first.write(rows(10, 10), 10, 25)
+    die(first)
     # It died while it wrote a third time.
     segment = max((tmp_path / "out").glob("*.rows"))
     segment.write_bytes(segment.read_bytes() + b"half a batch")
@@ -134,6 +140,7 @@ def test_an_egress_that_died_between_two_segments_knows_how_far_it_was(tmp_path:
     first, _ = outlet(tmp_path, segment_bytes=1)
     first.write(rows(0, 3), 0, 9)
     first._open_segment(3)
+    die(first)
     reading = reader(tmp_path)
     reading.commit(reading.latestOffset(reading.initialOffset(), ReadAllAvailable()))
     stop(reading)
@@ -224,7 +231,7 @@ def test_until_end_an_abandoned_stream_is_an_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("flux.spark.sink.reader.ABANDONED_TIMEOUT_S", 0.05)
     written, _ = outlet(tmp_path)
     written.write(rows(0, 5), 0, 5)
-    os.close(written._lock)  # As when the egress and its run are gone.
+    die(written)  # And its run with it.
     reading = reader(tmp_path, until="end")
     reading.prepareForTriggerAvailableNow()
     end = reading.latestOffset(reading.initialOffset(), ReadAllAvailable())
@@ -261,6 +268,7 @@ def test_tasks_are_sent_their_rows_where_they_cannot_read_them(tmp_path: Path) -
 def test_another_runs_output_is_not_touched(tmp_path: Path) -> None:
     first, _ = outlet(tmp_path)
     first.write(rows(0, 5), 0, 5)
+    die(first)
     with pytest.raises(PlanError, match="this run would mix its output with it"):
         outlet(tmp_path, run="another")
     old = reader(tmp_path)

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import json
 import os
 import threading
+import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from ...sinks.claim import foreign_output, run_token
+from ...sinks.claim import Claim, changed_output, foreign_output, in_use, lock, taken_over
 from ...sinks.sink import Sink, check_alike
 from ...storage.disk import append, disk_error, make_durable_directory, replace_file, sync_directory
 from ...system import filesystem
-from ...types.errors import FluxError, PlanError
+from ...types.errors import FluxError, PlanError, SinkError
 from . import outlet_store
 
 __all__ = ["Outlet"]
@@ -30,6 +32,7 @@ __all__ = ["Outlet"]
 _NAME = "flux.spark.Outlet"
 _SAFE = "The output that was written before is safe and complete"
 _POLL_INTERVAL_S = 0.05
+_LOCK_TIMEOUT_S = 5.0  # A reader that looks for a writer holds the lock for a moment.
 
 
 class Outlet(Sink):
@@ -45,7 +48,8 @@ class Outlet(Sink):
     rows left to process. This back-pressure reaches the source; up to twice as many rows may be on the disk. One query
     reads an outlet.
 
-    A directory that holds anything else is an error; `overwrite` removes the output of another run.
+    A directory that holds anything else is an error; `overwrite` removes the output of another run. One to which
+    another run writes is an error in any case, and so is one that is removed, renamed or changed during the run.
     """
 
     blocks = True
@@ -75,6 +79,7 @@ class Outlet(Sink):
         self._index_size = 0
         self._files: tuple[int, int] | None = None
         self._lock = -1
+        self._claim: Claim | None = None
 
     def expect(self, schema: pa.Schema | None) -> None:
         if schema is None:
@@ -85,47 +90,110 @@ class Outlet(Sink):
         self._schema = schema
 
     def open(self, directory: Path) -> int | None:
-        assert self._schema is not None, "stream.sink(...) sets the schema"
-        try:
-            run = run_token(directory)
+        with self._blaming_the_disk():
+            self._claim = Claim(directory)
+            if (ended_upto := self._claim.ended_upto) is not None:
+                return ended_upto
             make_durable_directory(self._directory, 0o700)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            self._lock = filesystem.calls.open(self._directory / outlet_store.LOCK, flags, 0o666)
-            outlet_store.lock_file(self._lock, fcntl.LOCK_SH)  # `is_written` holds it exclusively for a moment only.
-            claim = outlet_store.read_json(str(self._directory), outlet_store.CLAIM)
-            if claim is not None and claim["run"] == run:
-                self._resume()
-            else:
-                self._claim(run)
-        except OSError as error:
-            raise disk_error(_NAME, self._directory, error, _SAFE) from error
+            self._lock = self._take_lock()
+            try:
+                self._begin(self._claim)
+            except BaseException:
+                self._unlock()
+                raise
         return self._upto
 
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
         assert self._schema is not None
         check_alike(self._schema, rows.schema)
         self._wait_for_room()
-        try:
+        with self._blaming_the_disk():
             if self._files is None or self._size >= self._segment_bytes:
+                self._check_owner()  # No segment of this run may stand among those of another.
                 self._open_segment(self._rows)
             self._append(rows, after, upto)
-        except OSError as error:
-            raise disk_error(_NAME, self._directory, error, _SAFE) from error
+            self._check_owner()  # Rows in a file without a name are not durable, and not acknowledged.
 
     def interrupt(self) -> None:
         self._interrupt_event.set()
 
     def close(self) -> None:
-        try:
-            content = {"rows": self._rows, "sn": self._upto}
+        if self._lock < 0:
+            return
+        assert self._claim is not None
+        content = {"rows": self._rows, "sn": self._upto}
+        with self._blaming_the_disk():
+            self._check_owner()
             replace_file(self._directory / outlet_store.ENDED, json.dumps(content).encode(), fsync=True, mode=0o666)
+            self._claim.end(self._upto)
+        self._close_files()
+        self._unlock()
+
+    @contextlib.contextmanager
+    def _blaming_the_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except outlet_store.Damaged as error:
+            raise SinkError(f"{_NAME}: {error}") from error
         except OSError as error:
             raise disk_error(_NAME, self._directory, error, _SAFE) from error
-        self._close_files()
 
-    # Claiming the directory, or resuming in it.
+    # Whose directory it is.
 
-    def _claim(self, run: str) -> None:
+    def _take_lock(self) -> int:
+        fd = filesystem.calls.open(self._directory / outlet_store.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        while not lock(fd):
+            if time.monotonic() > deadline:
+                filesystem.calls.close(fd)
+                raise in_use(_NAME, self._directory, (self._read_claim() or {}).get("owner"))
+            time.sleep(_POLL_INTERVAL_S)
+        return fd
+
+    def _unlock(self) -> None:
+        filesystem.calls.close(self._lock)
+        self._lock = -1
+
+    def _begin(self, own: Claim) -> None:
+        """Resume in the directory, or claim it; it is an error if this run had claimed it, and lost it."""
+        found = self._read_claim()
+        if found is not None and found["run"] == own.run:
+            self._resume()
+        elif own.is_made:
+            raise self._lost(found)
+        else:
+            self._take_possession(own)
+        own.make()
+
+    def _read_claim(self) -> dict[str, Any] | None:
+        return outlet_store.read_json(str(self._directory), outlet_store.CLAIM)
+
+    def _check_owner(self) -> None:
+        """Raise if the directory is not as this run left it; the open segment is the last, which no reader deletes."""
+        assert self._claim is not None
+        found = self._read_claim()
+        if found is None or found["run"] != self._claim.run:
+            raise self._lost(found)
+        if self._files is None:
+            return
+        for fd, suffix in zip(self._files, (outlet_store.ROWS, outlet_store.INDEX), strict=True):
+            path = self._directory / f"{outlet_store.segment(self._first)}{suffix}"
+            opened = filesystem.calls.fstat(fd)
+            try:
+                named = filesystem.calls.stat(path)
+            except FileNotFoundError:
+                raise changed_output(_NAME, path, "was removed or renamed") from None
+            if (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
+                raise changed_output(_NAME, path, "was replaced by another file")
+
+    def _lost(self, found: dict[str, Any] | None) -> SinkError:
+        """Return the error for a directory that was this run's, and in which this claim, or none, was found."""
+        if found is None:
+            return changed_output(_NAME, self._directory, f"was removed, or its {outlet_store.CLAIM} was,")
+        return taken_over(_NAME, self._directory, found.get("owner"))
+
+    def _take_possession(self, own: Claim) -> None:
+        """Claim the directory for this run, and remove the output of another if it may be removed."""
         names = filesystem.calls.listdir(self._directory)
         present = [self._directory / name for name in names if name != outlet_store.LOCK]
         if present and not self._overwrite:
@@ -146,7 +214,7 @@ class Outlet(Sink):
             filesystem.calls.unlink(path)
         assert self._schema is not None
         schema = base64.b64encode(self._schema.serialize().to_pybytes()).decode()
-        claim = json.dumps({"run": run, "schema": schema}).encode()
+        claim = json.dumps({"run": own.run, "owner": own.owner, "schema": schema}).encode()
         replace_file(self._directory / outlet_store.CLAIM, claim, fsync=True, mode=0o666)
 
     def _resume(self) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import struct
@@ -39,6 +40,10 @@ DIGITS = 19  # Enough for positions of 64 bits, so that the order of names is th
 # Position of the first row, number of rows, the input sequence numbers (after, upto], offset and number of the bytes,
 # their crc32; and the crc32 of the entry.
 ENTRY = struct.Struct("<QQQQQQII")
+
+
+class Damaged(OSError):
+    """A part of the output does not fit its checksum, or is not there."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +70,14 @@ def pack(entry: OutletEntry) -> bytes:
     return body + struct.pack("<I", zlib.crc32(body))
 
 
-def entries(data: bytes) -> list[OutletEntry]:
-    """Return the entries of an index; a torn one at its end does not count."""
+def entries(data: bytes, path: str = "") -> list[OutletEntry]:
+    """Return the entries of an index; a torn one at its end does not count, and any other is damage."""
     found = []
     for position in range(0, len(data) - ENTRY.size + 1, ENTRY.size):
         *fields, crc = ENTRY.unpack_from(data, position)
         if zlib.crc32(data[position : position + ENTRY.size - 4]) != crc:
+            if position + ENTRY.size < len(data):
+                raise damaged(path, "an entry before its last does not fit its checksum")
             break
         found.append(OutletEntry(*fields))
     return found
@@ -89,10 +96,13 @@ def segments(directory: str) -> list[int]:
 
 def read_json(directory: str, name: str) -> dict[str, Any] | None:
     """Return the content of a small file that is replaced as a whole; None if it does not exist."""
+    path = os.path.join(directory, name)
     try:
-        content: dict[str, Any] = json.loads(read_from(os.path.join(directory, name), 0))
+        content: dict[str, Any] = json.loads(read_from(path, 0))
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise damaged(path, f"it is not JSON ({error})") from error
     return content
 
 
@@ -168,7 +178,7 @@ def is_written(directory: str) -> bool:
     except FileNotFoundError:
         return False
     try:
-        lock_file(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
@@ -176,12 +186,16 @@ def is_written(directory: str) -> bool:
     return False
 
 
+def damaged(path: str, what: str) -> Damaged:
+    return Damaged(
+        f"flux: {path} is damaged: {what}. A killed process does not cause this: the disk or another program did. Run "
+        "the flow again with an empty directory, and give the query a new checkpointLocation"
+    )
+
+
 def decode(data: bytes, entry: OutletEntry, schema: pa.Schema, path: str) -> pa.RecordBatch:
     if len(data) != entry.size_bytes or zlib.crc32(data) != entry.crc:
-        raise OSError(
-            f"flux: {path} is damaged: the {entry.rows:,} rows at {entry.first:,} do not match their checksum. A "
-            "killed process does not cause this: the disk or another program did"
-        )
+        raise damaged(path, f"the {entry.rows:,} rows at {entry.first:,} do not match their checksum")
     return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
 
 
@@ -195,21 +209,31 @@ class OutletStore:
     def refresh(self) -> None:
         """Read the entries written since the last call, and forget deleted segments."""
         present = segments(self.directory)
-        self._entries = {first: self._entries.get(first, []) for first in present}
-        for first in present:
-            # Only the last known segment grows.
-            if not self._entries[first] or first >= present[-1] or self._is_open(first, present):
-                self._entries[first] = self._entries[first] + self._new_entries(first)
+        known, self._entries = self._entries, {}
+        for first, following in itertools.zip_longest(present, present[1:]):
+            held = known.get(first, [])
+            if following is None or _end(first, held) < following:  # Only the last known segment grows.
+                new = self._new_entries(first, len(held))
+                if new is None:
+                    continue  # It was deleted meanwhile.
+                held = held + new
+            self._entries[first] = held
+            if following is not None and (end := _end(first, held)) != following:
+                self._forget_before(end, following)
 
-    def _is_open(self, first: int, present: list[int]) -> bool:
-        following = present[present.index(first) + 1]
-        return self._entries[first][-1].end < following
+    def _forget_before(self, end: int, following: int) -> None:
+        """Forget the segments up to a gap. They were to be deleted, and a loss of power kept some; or it is damage."""
+        if following > committed_end(self.directory):
+            raise damaged(self.directory, f"of the rows {end:,} to {following - 1:,} there is no entry in an index")
+        self._entries = {}
 
-    def _new_entries(self, first: int) -> list[OutletEntry]:
-        known = len(self._entries[first]) * ENTRY.size
-        with contextlib.suppress(FileNotFoundError):
-            return entries(read_from(self.path(first, INDEX), known))
-        return []
+    def _new_entries(self, first: int, known: int) -> list[OutletEntry] | None:
+        """Return the entries of a segment after those that are known; None if it is deleted."""
+        path = self.path(first, INDEX)
+        try:
+            return entries(read_from(path, known * ENTRY.size), path)
+        except FileNotFoundError:
+            return None
 
     def path(self, first: int, suffix: str) -> str:
         return os.path.join(self.directory, segment(first) + suffix)
@@ -253,3 +277,7 @@ class OutletStore:
                     with contextlib.suppress(FileNotFoundError):
                         calls.unlink(self.path(first, suffix))
                 del self._entries[first]
+
+
+def _end(first: int, held: list[OutletEntry]) -> int:
+    return held[-1].end if held else first

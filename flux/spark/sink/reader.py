@@ -97,7 +97,7 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             outlet_store.write_json(self.directory, outlet_store.READ, {"rows": begin})
         if self.is_bounded and self.to_the_end:
             self._wait_for_rows_after(begin)
-        self.store.refresh()
+        self._refresh()
         end = self.store.end if self.stops_at is None else self.stops_at
         if isinstance(limit, ReadMaxRows):
             end = min(end, begin + limit.max_rows)
@@ -182,6 +182,15 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                     f"any more: it was stopped, or has failed. What it wrote, {self.store.end:,} rows, was read"
                 )
             time.sleep(POLL_INTERVAL_S)
+
+    def _refresh(self) -> None:
+        """Read the entries written since the last call, and check that all are there if the stream has ended."""
+        ended = outlet_store.read_json(self.directory, outlet_store.ENDED)
+        self.store.refresh()
+        if ended is not None and self.store.end < ended["rows"]:
+            raise outlet_store.damaged(
+                self.directory, f"the stream ended after {ended['rows']:,} rows, and there are {self.store.end:,}"
+            )
 
     def _offset(self, position: int) -> dict[str, Any]:
         self.store.refresh()
