@@ -97,6 +97,12 @@ def test_a_site_never_gets_two_copies_of_a_partition() -> None:
     assert published(controller.step(Closed(node="site-1"))).standby == ()
 
 
+def test_a_copy_without_a_place_does_not_keep_later_ones_from_being_rebuilt() -> None:
+    # Each site that lives has a copy of the first partition, which has three.
+    view = published(running(laid_out(3, ["1 2 3", "3 1"])).step(Closed(node="site-3")))
+    assert building(view) == [(1, 1, 0, "site-1", "site-2")]
+
+
 def test_the_ends_hold_no_copies_of_operators() -> None:
     controller = running(laid_out(2, ["1 2"], ["2 1"]))
     assert published(controller.step(Closed(node="site-2"))).standby == ()

@@ -118,6 +118,17 @@ def test_a_world_allows_each_fault_as_often_as_its_scenario_says(
     world.finish()
 
 
+def test_a_site_that_was_suspected_goes_on_if_the_journal_of_a_restarted_controller_has_it_alive() -> None:
+    world = World(replace(CALM, suspicions=1, restarts=1, lost_tails=True))
+    world.do(("suspect", "site-1", NO_DETAIL))
+    assert world.fenced == {"site-1"}
+    world.do(("crash", "controller", NO_DETAIL))
+    world.do(("restart", "controller", NO_DETAIL))  # The view without the site is lost.
+    assert world.fenced == set()
+    world.finish()
+    assert "site-1" in {process.name for process in world.live()}
+
+
 def test_at_rest_is_said_of_worlds_at_rest() -> None:
     with pytest.raises(AssertionError, match="choices are left"):
         World(SCENARIO).at_rest()

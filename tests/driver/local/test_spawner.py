@@ -152,6 +152,21 @@ def test_signals_meant_for_the_program_do_not_end_the_spawner(number: signal.Sig
         started(spawner, "site-2")
 
 
+def test_a_signal_between_the_fork_and_its_handlers_does_not_end_the_spawner(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork = os.fork
+
+    def fork_and_signal() -> int:
+        monkeypatch.undo()
+        pid = fork()
+        if pid == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return pid
+
+    monkeypatch.setattr(os, "fork", fork_and_signal)
+    with spawning(sleeping) as spawner:
+        started(spawner)
+
+
 def test_a_process_ends_on_sigterm_although_the_spawner_does_not() -> None:
     async def terminate_oneself() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
