@@ -366,7 +366,7 @@ class FhCons(Machine):
         return ()
 
     def reconcile(self, view: View) -> Iterator[Effect]:
-        before, gone = self.producers, self.gone(view)
+        before, gone, last = self.producers, self.gone(view), self.view
         building = {standby.version for standby in view.standby}
         self.installed = {version: p for version, p in self.installed.items() if version in building}
         self.view = view
@@ -387,7 +387,7 @@ class FhCons(Machine):
                     if producer not in before.get(edge, ()):
                         yield self._ack(edge, producer)
         for lane_id in list(self.lanes):
-            yield from self._change_senders(lane_id)
+            yield from self._change_senders(lane_id, last)
         yield from self._gather()  # Also for earlier requests: the lane to merge into may be gone.
 
     # How it is done.
@@ -425,14 +425,14 @@ class FhCons(Machine):
             del self.cohorts[cohort]
             self.pending.pop(cohort, None)
 
-    def _change_senders(self, lane_id: int) -> Iterator[Effect]:
+    def _change_senders(self, lane_id: int, last: View | None) -> Iterator[Effect]:
         """Attach the channels of a lane that get another sender, at the position received."""
         assert self.view is not None
         lane = self.lanes[lane_id]
         feeds: dict[str, list[Block]] = {}
         for block in lane.channels:
             slot = self._slot(block.consumers[0])
-            for sender, producers in self._senders(lane.edge, block.producers, slot, lane.sender).items():
+            for sender, producers in self._senders(lane.edge, block.producers, slot, lane.sender, last).items():
                 feeds.setdefault(sender, []).append(Block(producers=producers, consumers=block.consumers))
         for sender, channels in feeds.items():
             if sender != lane.sender:
@@ -504,13 +504,13 @@ class FhCons(Machine):
         )
 
     def _senders(
-        self, edge: int, producers: Iterable[int], slot: int, now: str = NO_SENDER
+        self, edge: int, producers: Iterable[int], slot: int, now: str = NO_SENDER, last: View | None = None
     ) -> dict[str, tuple[int, ...]]:
         """The senders of a consumer's copy in `slot`, by producer; `now` feeds it."""
         view = self.view
         assert view is not None
         stage = view.edges[edge][0]
-        return grouped(producers, lambda producer: view.feeder(stage, producer, slot, now) or NO_SENDER)
+        return grouped(producers, lambda producer: view.feeder(stage, producer, slot, now, last) or NO_SENDER)
 
 
 _ROWS = (

@@ -110,10 +110,11 @@ class View:
         """The nodes of the partition's surviving copies, primary first."""
         return self._live[stage][partition]
 
-    def feeder(self, stage: int, partition: int, slot: int, now: str) -> str | None:
+    def feeder(self, stage: int, partition: int, slot: int, now: str, last: View | None = None) -> str | None:
         """The copy of a producer that feeds a consumer's copy in `slot`: `now` if it is live, else that in its slot.
 
-        A slow copy feeds no consumer that has another choice, also if it is the one in its slot (rule 35).
+        A slow copy feeds no consumer that has another choice, also if it is the one in its slot (rule 35). Nor does one
+        that was not live in the `last` view: it was just built, and lags (rule 13).
 
         Departure: when the copy in the same slot is back, the consumer stays with the one that feeds it (rule 13
         says that it may move), because a copy that was just built lags, and the consumer would wait for it.
@@ -121,6 +122,9 @@ class View:
         copies = self.copies[stage][partition]
         live = self.live_copies(stage, partition)
         prompt = [node for node in live if node not in self.slow] or live
+        if last is not None:
+            ran = last.live_copies(stage, partition)
+            prompt = [node for node in prompt if node in ran] or prompt
         return next((node for node in (now, copies[slot % len(copies)], *prompt) if node in prompt), None)
 
     def holders(self, stage: int) -> tuple[str, ...]:

@@ -340,7 +340,9 @@ class OneSender(Checker):
                 raise self.violated(f"{process.name} asks {sender}, which has no live copy, for {channel}")
             copies = view.copies[producers][channel[1]]
             own = copies[_slot(view, view.edges[attach.edge][1], channel[2], process.name) % len(copies)]
-            if own in live and sender != own and own not in view.slow:
+            last = process.last_view
+            has_run = last is None or own in last.live_copies(producers, channel[1])
+            if own in live and sender != own and own not in view.slow and has_run:
                 raise self.violated(f"{process.name} asks {sender} for {channel}, and {own} has its slot")
 
     def stopped(self, process: SimulatedProcess, sender: str, stop: Stop) -> None:
@@ -395,6 +397,25 @@ class OneSender(Checker):
                 )
 
 
+class FedByOneThatRan(Checker):
+    """Rule 13: when a copy has moved, those that it fed take from another that ran before the move, if there is one.
+
+    Egresses are looked at: they attach only when a view has changed their senders.
+    """
+
+    claim = "a copy that was just built feeds none"
+
+    def attached(self, process: SimulatedProcess, sender: str, attach: Attach) -> None:
+        view, last = process.node.view, process.last_view
+        if process.role != EGRESS or view is None or last is None:
+            return
+        stage = view.edges[attach.edge][0]
+        for _, producer, _ in channels_of(attach):
+            ran = set(view.live_copies(stage, producer)) & set(last.live_copies(stage, producer)) - view.slow
+            if ran and sender not in ran:
+                raise self.violated(f"{process.name} attaches to {sender}, which was just built, and could to {ran}")
+
+
 class FencedIsMute(Checker):
     """Rules 12, 20, 32: messages of a node that is dead in the receiver's view, or left out of it, are refused."""
 
@@ -430,6 +451,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     SlowFeedNone,
     PromptCopyStays,
     NoneWaits,
+    FedByOneThatRan,
     FencedIsMute,
     ViewsStaySmall,
     WithinBounds,

@@ -187,6 +187,7 @@ class SimulatedProcess:
             self.ahead = dict(last.ahead)
         self.is_first = last is None
         self.node: Node = Node(name, list(self._machines()), last.node.incarnation + 1 if last is not None else 1)
+        self.last_view: View | None = None  # That it had before the message that was delivered last.
         self.work: dict[PendingWork, Consume | Pull] = {}  # One piece of work at a time each.
         self.ended = False
         self.feeds: dict[Channel, str] = {}  # The node that was last asked to feed each channel.
@@ -205,6 +206,7 @@ class SimulatedProcess:
         elif type(message) is Ack:
             for check in self.watch.acknowledging:
                 check(self, message)
+        self.last_view = self.node.view
         try:
             effects = self.node.step(message)
         except Fenced:

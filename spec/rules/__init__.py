@@ -205,14 +205,15 @@ RULES: tuple[ProtocolRule, ...] = (
         13,
         "Take-over by another sender",
         "When the copy that feeds a consumer dies or moves away, the consumer attaches to another at its exact "
-        "position. A sender that is alive is stopped, and what it sent before it got the stop does not count.",
+        "position. A sender that is alive is stopped, and what it sent before it got the stop does not count. The "
+        "other one is a copy that was live before that view, if there is one: a copy that was just built lags.",
         (
             Removal(feeding.stay_with_a_dead_feeder, "a pair", 3),
+            Removal(feeding.take_from_a_copy_that_was_just_built, "a move of a pair", 0),
             Removal(feeding.attach_without_a_stop, "a move of a producer", 4),
             Removal(feeding.take_stopped_frames, "one of two there and back", 2),
         ),
-        "No consumer switches back when the first sender is rebuilt: a copy that was just built lags, and its "
-        "consumers would wait for it.",
+        "No consumer switches back when the first sender is rebuilt either: its consumers would wait for it.",
     ),
     ProtocolRule(
         14,

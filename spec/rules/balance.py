@@ -30,8 +30,8 @@ def wait_for_slow_senders(patch: Patch) -> None:
     """Consumers stay with the copy in their slot, also if it is slow."""
     own = View.feeder
 
-    def feeder(view: View, stage: int, partition: int, slot: int, now: str) -> str | None:
-        return own(replace(view, slow=frozenset()), stage, partition, slot, now)
+    def feeder(view: View, stage: int, partition: int, slot: int, now: str, last: View | None) -> str | None:
+        return own(replace(view, slow=frozenset()), stage, partition, slot, now, last)
 
     patch.put(View, "feeder", feeder)
     disable_checker(patch, SlowFeedNone)
@@ -41,8 +41,8 @@ def stay_with_a_sender_that_became_slow(patch: Patch) -> None:
     """A consumer that is fed by a copy stays with it when it becomes slow; only new lanes go to others."""
     own = View.feeder
 
-    def feeder(view: View, stage: int, partition: int, slot: int, now: str) -> str | None:
-        return now if now in view.live_copies(stage, partition) else own(view, stage, partition, slot, now)
+    def feeder(view: View, stage: int, partition: int, slot: int, now: str, last: View | None) -> str | None:
+        return now if now in view.live_copies(stage, partition) else own(view, stage, partition, slot, now, last)
 
     patch.put(View, "feeder", feeder)
     disable_checker(patch, SlowFeedNone)

@@ -247,11 +247,19 @@ def stay_with_a_dead_feeder(patch: Patch) -> None:
     """A consumer attaches to no other copy when the one that feeds it dies: there is no take-over."""
     own = FhCons._senders
 
-    def senders(cons: FhCons, edge: int, producers: Any, slot: int, now: str = NO_SENDER) -> dict[str, tuple[int, ...]]:
-        chosen = own(cons, edge, producers, slot, now)
+    def senders(
+        cons: FhCons, edge: int, producers: Any, slot: int, now: str = NO_SENDER, last: View | None = None
+    ) -> dict[str, tuple[int, ...]]:
+        chosen = own(cons, edge, producers, slot, now, last)
         return chosen if now == NO_SENDER or now in chosen else {NO_SENDER: tuple(producers)}
 
     patch.put(FhCons, "_senders", senders)
+
+
+def take_from_a_copy_that_was_just_built(patch: Patch) -> None:
+    """When a copy has moved, the consumers that it fed are fed by the one that was built in its place."""
+    own = View.feeder
+    patch.put(View, "feeder", lambda view, stage, partition, slot, now, last: own(view, stage, partition, slot, now))
 
 
 def attach_without_a_stop(patch: Patch) -> None:

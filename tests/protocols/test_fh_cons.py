@@ -228,10 +228,20 @@ def moved_to_site_3() -> tuple[FhCons, list[Effect]]:
 
 
 def test_a_channel_follows_its_producer_at_the_position_received() -> None:
-    _, (told, stops, asked) = moved_to_site_3()
-    # State your position on join (rule 4), then stop the old sender, then attach to the new one.
+    _, (told, stops, asked, merge) = moved_to_site_3()
+    # State your position on join (rule 4), then stop the old sender, then attach to the copy that ran before the move.
     assert told == Send(to="site-3", message=Ack(sender="egress", view=2, edge=2, position=2))
     assert stops == Send(to="site-1", message=stop("egress", 2, 1, view=2))
+    assert fed([asked]) == {("site-2", 5): [(0, 0)]}
+    assert merge == Send(to="site-2", message=Merge(sender="egress", view=2, edge=2, lane_id=3, into=2))
+
+
+def test_a_channel_follows_a_single_copy_to_the_site_it_moved_to() -> None:
+    alone = (*SPARE.copies[:2], (("site-1",), SPARE.copies[2][1]), SPARE.copies[3])
+    cons = consumer("egress", 3, replace(SPARE, copies=alone))
+    cons.step(data("site-1", 2, 1, 0, 5))
+    gone = (*SPARE.copies[:2], (("site-3",), SPARE.copies[2][1]), SPARE.copies[3])
+    *_, asked = cons.step(replace(SPARE, number=2, copies=gone))
     assert fed([asked]) == {("site-3", 5): [(0, 0)]}
 
 

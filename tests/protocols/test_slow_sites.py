@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flux.protocols.controller import Controller
@@ -205,3 +207,23 @@ def test_more_rows_are_kept_for_a_slow_consumer() -> None:
     assert prod.buffer.quota_rows == {}
     prod.step(view("site-1"))
     assert prod.buffer.quota_rows == {(0, "site-1"): 80}
+
+
+def moved(*slots: str) -> View:
+    """A view with the sites of the one partition's copies."""
+    return replace(view(), copies=((("ingress",),), (slots,), (("egress",),)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "now", "expected"),
+    [
+        (("site-1", "site-2"), ("site-3", "site-2"), "site-1", "site-2"),
+        (("site-1", "site-2"), ("site-3", "site-2"), "site-2", "site-2"),
+        (("site-3", "site-2"), ("site-3", "site-2"), "", "site-3"),
+        (("site-1",), ("site-3",), "site-1", "site-3"),
+    ],
+)
+def test_a_copy_that_was_just_built_feeds_none_that_has_another_choice(
+    before: tuple[str, ...], after: tuple[str, ...], now: str, expected: str
+) -> None:
+    assert moved(*after).feeder(1, 0, 0, now, moved(*before)) == expected

@@ -27,6 +27,7 @@ from flux.spec.invariants import (
     Checker,
     CohortsMeet,
     DupFree,
+    FedByOneThatRan,
     FencedIsMute,
     InOrder,
     LossFree,
@@ -83,8 +84,8 @@ def drop_a_frame_on_the_second_site(patch: pytest.MonkeyPatch) -> None:
 def forget_to_reverse(patch: pytest.MonkeyPatch) -> None:
     senders = FhCons._senders
 
-    def no_survivors(cons: FhCons, edge: int, producers: Any, slot: int, now: str = NO_SENDER) -> Any:
-        return senders(cons, edge, producers, slot, now) if _view(cons) == 1 else {NO_SENDER: tuple(producers)}
+    def no_survivors(cons: FhCons, edge: int, producers: Any, *rest: Any) -> Any:
+        return senders(cons, edge, producers, *rest) if _view(cons) == 1 else {NO_SENDER: tuple(producers)}
 
     patch.setattr(FhCons, "_senders", no_survivors)
 
@@ -94,7 +95,7 @@ def never_work_with_rows_in_the_pool(patch: pytest.MonkeyPatch) -> None:
 
 
 def attach_to_every_copy(patch: pytest.MonkeyPatch) -> None:
-    def senders(cons: FhCons, edge: int, producers: Any, slot: int, now: str = NO_SENDER) -> Any:
+    def senders(cons: FhCons, edge: int, producers: Any, *rest: Any) -> Any:
         view = cons.view
         assert view is not None
         copies = {p: view.live_copies(view.edges[edge][0], p) for p in producers}
@@ -378,6 +379,13 @@ def build_from_the_copy_that_leaves(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(controller_module, "_donor", donor)
 
 
+def take_from_the_copy_that_was_just_built(patch: pytest.MonkeyPatch) -> None:
+    own = View.feeder
+    patch.setattr(
+        View, "feeder", lambda view, stage, partition, slot, now, last: own(view, stage, partition, slot, now)
+    )
+
+
 def stay_with_slow_senders(patch: pytest.MonkeyPatch) -> None:
     own = View.feeder
     patch.setattr(View, "feeder", lambda view, *rest: own(replace(view, slow=frozenset()), *rest))
@@ -512,6 +520,7 @@ CASES = (
     Case(take_all_that_is_here, ShortSteps, SHORT_STEPS, only=True),
     Case(hold_rows_that_none_needs, ChargedByNeed, BY_DESTINATION, only=True),
     Case(build_from_the_copy_that_leaves, AnotherDonates, A_MOVE, only=True, tale=(("move", CONTROLLER, 0),)),
+    Case(take_from_the_copy_that_was_just_built, FedByOneThatRan, A_MOVE, only=True),
     Case(stay_with_slow_senders, SlowFeedNone, ONE_IS_SLOW, only=True, tale=_MARKED),
     Case(retire_a_copy_whose_partner_is_slow, PromptCopyStays, BOTH_ARE_SLOW, only=True, tale=_RETIRED),
     Case(
