@@ -29,13 +29,23 @@ from typing import Any
 
 from .mutants import MODULES, Mutant, folder, mutants
 
-LIMIT_S = 300  # Of CPU: four times what a survivor takes.
-_WAIT_MAX_S = 2 * LIMIT_S  # A mutant that only waits is noticed too.
 _LOOK_EVERY_S = 0.02
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STATES_MAX = 100_000  # Forty times what the largest of the small worlds has: a mutant without an end is noticed.
 MEMORY_BYTES = 4 << 30
 ARGUED = Path(__file__).resolve().parent / "survivors.txt"
 _NOTICED, _SURVIVED = 0, 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """A mutant that goes beyond these is noticed: it hangs."""
+
+    cpu_s: float = 300  # Four times what a survivor takes.
+    idle_s: float = 60  # A mutant that only waits uses no processor.
+
+
+LIMITS = Limits()
 
 
 @dataclass
@@ -49,11 +59,13 @@ class MutationResult:
     seconds: float = 0.0
 
 
-def mutate(modules: Sequence[str] = MODULES, results: Path | None = None, progress: Any = print) -> MutationResult:
-    """Try every mutant of `modules`, one on each core; with `results`, resume an earlier run."""
+def mutate(
+    modules: Sequence[str] = MODULES, results: Path | None = None, progress: Any = print, jobs: int | None = None
+) -> MutationResult:
+    """Try every mutant of `modules`, one on each core or `jobs` at once; with `results`, resume an earlier run."""
     every = [mutant for module in modules for mutant in mutants(module)]
     unmutated = Mutant(name="none", module=MODULES[0], source=(folder() / f"{MODULES[0]}.py").read_text())
-    return try_mutants(every, unmutated, _survives, arguments(), results, progress)
+    return try_mutants(every, unmutated, _survives, arguments(), results, progress, jobs=jobs)
 
 
 def try_mutants(
@@ -63,15 +75,21 @@ def try_mutants(
     argued: Mapping[str, str],
     results: Path | None,
     progress: Any,
+    limits: Limits = LIMITS,
+    jobs: int | None = None,
 ) -> MutationResult:
-    """Try mutants, each in a fork that calls `survives`; `argued` says of known survivors why they are equivalent."""
+    """Try mutants, each in a fork that calls `survives`, one on each core, or `jobs` at once.
+
+    `argued` says of known survivors why they are equivalent.
+    """
     began = time.monotonic()
     known: dict[str, bool] = json.loads(results.read_text()) if results is not None and results.exists() else {}
     left = [mutant for mutant in every if _key(mutant) not in known]
     progress(f"{len(every)} mutants, {len(left)} to be tried")
     if left:
-        _try_unmutated(unmutated, survives)
-    for done, (mutant, noticed) in enumerate(_tried(left, survives), start=1):
+        _try_unmutated(unmutated, survives, limits)
+    jobs = jobs or os.cpu_count() or 1
+    for done, (mutant, noticed) in enumerate(_tried(left, survives, limits, jobs), start=1):
         known[_key(mutant)] = noticed
         if results is not None:
             results.write_text(json.dumps(known))
@@ -93,8 +111,8 @@ class NothingToCompareWith(Exception):
     """The unmutated code fails, so a mutant that fails proves nothing."""
 
 
-def _try_unmutated(unmutated: Mutant, survives: Callable[[Mutant], bool]) -> None:
-    [(_, noticed)] = _tried([unmutated], survives)
+def _try_unmutated(unmutated: Mutant, survives: Callable[[Mutant], bool], limits: Limits) -> None:
+    [(_, noticed)] = _tried([unmutated], survives, limits, 1)
     if noticed:
         raise NothingToCompareWith(
             "the modules as they are do not get through the trials, so mutants cannot be judged. Find out why first: "
@@ -124,25 +142,48 @@ def _key(mutant: Mutant) -> str:
     return f"{mutant.name} {hashlib.sha256(mutant.source.encode()).hexdigest()[:12]}"
 
 
-def _tried(todo: Sequence[Mutant], survives: Callable[[Mutant], bool]) -> Iterator[tuple[Mutant, bool]]:
+def _tried(
+    todo: Sequence[Mutant], survives: Callable[[Mutant], bool], limits: Limits, jobs: int
+) -> Iterator[tuple[Mutant, bool]]:
     """Each mutant and whether it was noticed, as they end."""
-    waiting, running = list(reversed(todo)), dict[int, tuple[Mutant, float]]()
+    waiting, running = list(reversed(todo)), dict[int, _Fork]()
     try:
         while waiting or running:
-            while waiting and len(running) < (os.cpu_count() or 1):
+            while waiting and len(running) < jobs:
                 mutant = waiting.pop()
-                running[_start(mutant, survives)] = mutant, time.monotonic()
+                running[_start(mutant, survives, limits)] = _Fork(mutant)
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
-                for late in [late for late, (_, began) in running.items() if time.monotonic() - began > _WAIT_MAX_S]:
-                    _kill_group(late)
+                for idle in [idle for idle, fork in running.items() if fork.idle_s(idle) > limits.idle_s]:
+                    _kill_group(idle)
                 time.sleep(_LOOK_EVERY_S)
             elif pid in running:
                 _kill_group(pid)  # What it has started and left.
-                yield running.pop(pid)[0], os.waitstatus_to_exitcode(status) != _SURVIVED
+                yield running.pop(pid).mutant, os.waitstatus_to_exitcode(status) != _SURVIVED
     finally:
         for pid in running:
             _kill_group(pid)
+
+
+class _Fork:
+    """A fork that tries a mutant, and since when it has not used the processor."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant = mutant
+        self._cpu_s = 0.0
+        self._used_at = time.monotonic()
+
+    def idle_s(self, pid: int) -> float:
+        """Return for how long it has only waited."""
+        now, cpu_s = time.monotonic(), _cpu_s_of(pid)
+        if cpu_s > self._cpu_s:
+            self._cpu_s, self._used_at = cpu_s, now
+        return now - self._used_at
+
+
+def _cpu_s_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / _TICKS_PER_S  # Its own, and that of its children which have ended.
 
 
 def _kill_group(leader: int) -> None:
@@ -150,14 +191,15 @@ def _kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _start(mutant: Mutant, survives: Callable[[Mutant], bool]) -> int:
+def _start(mutant: Mutant, survives: Callable[[Mutant], bool], limits: Limits) -> int:
     pid = os.fork()
     if pid:
         return pid
     code = _NOTICED
     try:
         os.setpgid(0, 0)
-        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))  # A mutant that hangs is noticed: a signal ends it.
+        cpu_s = int(limits.cpu_s)
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))  # A mutant that hangs is noticed: a signal ends it.
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))  # So is one that fills the memory.
         code = _SURVIVED if survives(mutant) else _NOTICED
     except BaseException:

@@ -72,6 +72,7 @@ def add(commands: Commands) -> None:
         "--sample", type=int, metavar="N", help="with --shell or --library: try so many, drawn at random"
     )
     mutate.add_argument("--seed", type=int, default=0, metavar="N", help="of the sample")
+    mutate.add_argument("--jobs", type=int, metavar="N", help="mutants at once (default: as many as there are cores)")
     mutate.add_argument("--results", metavar="FILE", help="go on where an earlier run with this file stopped")
     mutate.add_argument("--json", action="store_true", help="print one JSON document")
     mutate.set_defaults(command=_mutate)
@@ -191,9 +192,9 @@ def _mutate(options: argparse.Namespace) -> int:
     results = None if options.results is None else Path(options.results)
     try:
         if is_sampled:
-            mutated = mutate_some(modules, options.sample, options.seed, results, _progress(options.json))
+            mutated = mutate_some(modules, options.sample, options.seed, results, _progress(options.json), options.jobs)
         else:
-            mutated = mutate(modules, results, _progress(options.json))
+            mutated = mutate(modules, results, _progress(options.json), options.jobs)
     except NothingToCompareWith as error:
         raise FluxError(str(error)) from error
     if options.json:

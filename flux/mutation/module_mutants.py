@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..spec.mutants import Mutant, count_mutants, mutants_of
-from ..spec.mutate import MutationResult, Spoiler, arguments_in, try_mutants
+from ..spec.mutate import Limits, MutationResult, arguments_in, try_mutants
+from .code_change import code_changes
+from .trial_session import TrialSession, in_trial_session, print_nothing
 from .unit_tests import UnitTests
 
-__all__ = ["file_of", "module_mutants", "mutate_modules", "put_in_place"]
+__all__ = ["Trial", "file_of", "module_mutants", "mutate_modules"]
+
+_LIMITS = Limits(cpu_s=60, idle_s=15)
 
 _FLUX = Path(__file__).resolve().parent.parent
 
@@ -46,29 +48,58 @@ def mutate_modules(
     results: Path | None,
     progress: Callable[[str], None],
     *,
-    tests: Sequence[str],
-    survives: Callable[[UnitTests, Mutant], bool],
+    jobs: int | None,
+    groups: Mapping[str, Sequence[str]],
+    survives: Callable[[Trial], bool],
     argued: Path,
 ) -> MutationResult:
     """Try the mutants of modules, or a random sample of so many; with `results`, resume an earlier run.
 
-    `survives` is called in a fork, with what is known of the `tests`; `argued` has the survivors that are known.
+    `survives` is called in a fork that runs the mutant, with what is known of the `groups` of tests; `argued` has the
+    survivors that are known.
     """
-    measured = UnitTests.measured(tests, progress)
+    known = {name: UnitTests.measured(tests, progress) for name, tests in groups.items()}
     every = module_mutants(modules, sample, seed)
-    return try_mutants(
-        every, _unmutated(modules[0]), partial(survives, measured), arguments_in(argued), results, progress
-    )
+    mutated: list[MutationResult] = []
+
+    def use(session: TrialSession) -> None:
+        changes = {mutant.name: code_changes(mutant) for mutant in every}
+
+        def is_survivor(mutant: Mutant) -> bool:
+            print_nothing()
+            for change in changes.get(mutant.name, ()):  # None: the modules as they are.
+                change.make()
+            return survives(Trial(mutant, known, session))
+
+        mutated.append(
+            try_mutants(
+                every, _unmutated(modules[0]), is_survivor, arguments_in(argued), results, progress, _LIMITS, jobs
+            )
+        )
+
+    in_trial_session([test for tests in groups.values() for test in tests], use)
+    return mutated[0]
+
+
+class Trial:
+    """What a fork that runs a mutant needs to try it."""
+
+    def __init__(self, mutant: Mutant, known: Mapping[str, UnitTests], session: TrialSession) -> None:
+        self._place = file_of(mutant.module), mutant.lines
+        self._known = known
+        self._session = session
+
+    def tests_pass(self, group: str, from_s: float, to_s: float) -> bool:
+        """Run the tests of a group that execute the altered lines, the fastest first: from one second to another."""
+        tests = self._known[group]
+        return self._session.pass_here(tests.within(tests.executing(*self._place), from_s, to_s))
+
+    def some_pass(self, group: str, most: int) -> bool:
+        """Run at most so many of the tests of a group that execute the altered lines, in the order of their names."""
+        return self._session.pass_here(sorted(self._known[group].executing(*self._place))[:most])
 
 
 def _unmutated(module: str) -> Mutant:
     """Return a module as it is, with all its lines."""
     text = source_of(module)
     return Mutant(name="none", module=module, source=text, lines=range(1, text.count("\n") + 1))
-
-
-def put_in_place(mutant: Mutant) -> None:
-    """Have this process, a fork, import Flux anew, with the mutated module."""
-    for name in [name for name in sys.modules if name == "flux" or name.startswith("flux.")]:
-        del sys.modules[name]
-    sys.meta_path.insert(0, Spoiler(mutant, f"flux.{mutant.module}"))

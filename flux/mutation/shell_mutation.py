@@ -1,8 +1,8 @@
 """Shell mutation: alter one statement or condition of the code around the machines, and see what notices it.
 
-The mutants are made as those of the machines (`flux.spec.mutants`). Each runs in a fork that imports Flux anew with the
-mutated module, and runs the tests that execute the altered line, and then simulated worlds, until one fails. A mutant
-that hangs is noticed too. There are thousands, so a sample is tried, drawn by a seed.
+The mutants are made as those of the machines (`flux.spec.mutants`). Each runs in a fork, which runs the tests and the
+simulated worlds that execute the altered line, until one fails. A mutant that hangs is noticed too. There are
+thousands, so a sample is tried, drawn by a seed.
 
 A survivor is not yet a gap: much of the shell words errors, counts for reports, or serves runs on several machines,
 which no world has. What argues for the survivors that are known is in `shell_survivors.txt`.
@@ -10,14 +10,11 @@ which no world has. What argues for the survivors that are known is in `shell_su
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..spec.mutants import Mutant
 from ..spec.mutate import MutationResult
-from .module_mutants import file_of, mutate_modules, put_in_place
-from .unit_tests import UnitTests, pass_here
+from .module_mutants import Trial, mutate_modules
 
 __all__ = ["SHELL_MODULES", "mutate_shell"]
 
@@ -53,37 +50,43 @@ SHELL_MODULES = (
     "wire.link",
     "wire.sockets",
 )
-_TESTS = (
-    "tests/controller",
-    "tests/driver",
-    "tests/exchange",
-    "tests/site",
-    "tests/storage",
-    "tests/wire",
-    "tests/sinks",
-    "tests/spark/test_staging.py",
-)
+_TESTS = {
+    "tests": (
+        "tests/controller",
+        "tests/driver",
+        "tests/exchange",
+        "tests/site",
+        "tests/storage",
+        "tests/wire",
+        "tests/sinks",
+        "tests/spark/test_staging.py",
+    ),
+    "worlds": ("tests/simulation/worlds.py",),
+}
 _ARGUED = Path(__file__).parent / "shell_survivors.txt"
-_BUDGET_S = 10.0  # Of tests.
-_WORLDS = 30  # Of other seeds than the tests have.
-_FIRST_SEED = 50_000
-_STAGING_WORLDS = range(_FIRST_SEED + 9, _FIRST_SEED + 309, 10)
+_FIRST_TESTS_S = 2.0
+_LAST_TESTS_S = 8.0
+_WORLDS = 16
 
 
 def mutate_shell(
-    modules: Sequence[str], sample: int | None, seed: int, results: Path | None, progress: Callable[[str], None]
+    modules: Sequence[str],
+    sample: int | None,
+    seed: int,
+    results: Path | None,
+    progress: Callable[[str], None],
+    jobs: int | None = None,
 ) -> MutationResult:
     """Try the mutants of `modules`, or a random sample of so many; with `results`, resume an earlier run."""
-    return mutate_modules(modules, sample, seed, results, progress, tests=_TESTS, survives=_survives, argued=_ARGUED)
+    return mutate_modules(
+        modules, sample, seed, results, progress, jobs=jobs, groups=_TESTS, survives=_survives, argued=_ARGUED
+    )
 
 
-def _survives(tests: UnitTests, mutant: Mutant) -> bool:
-    """In a fork: import Flux with the mutant, run the tests that execute it, and worlds."""
-    chosen = tests.executing(file_of(mutant.module), mutant.lines, _BUDGET_S)
-    put_in_place(mutant)
-    if not pass_here(chosen):
-        return False
-    run_world = importlib.import_module("flux.simulation.swarm").run_world
-    is_staging = mutant.module.startswith("spark.")
-    seeds = _STAGING_WORLDS if is_staging else range(_FIRST_SEED, _FIRST_SEED + _WORLDS)
-    return not any(run_world(seed).violations for seed in seeds)
+def _survives(trial: Trial) -> bool:
+    """In a fork that runs the mutant: run the fast tests that execute it, worlds that do, and the other tests."""
+    return (
+        trial.tests_pass("tests", 0, _FIRST_TESTS_S)
+        and trial.some_pass("worlds", _WORLDS)
+        and trial.tests_pass("tests", _FIRST_TESTS_S, _LAST_TESTS_S)
+    )

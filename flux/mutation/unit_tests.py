@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -51,31 +52,16 @@ class UnitTests:
             kept.write_text(json.dumps(_run(root, tests)))
         return cls(json.loads(kept.read_text()))
 
-    def executing(self, file: str, lines: range, budget_s: float) -> list[str]:
-        """Return the tests that execute one of these lines of a file in flux/, the fastest first, for so long."""
+    def executing(self, file: str, lines: range) -> list[str]:
+        """Return the tests that execute one of these lines of a file in flux/, the fastest first."""
         by_line = self._by_line.get(file, {})
         found = {test for line in lines for test in by_line.get(str(line), ())}
-        chosen: list[str] = []
-        for test in sorted(found & self._seconds.keys(), key=lambda test: (self._seconds[test], test)):
-            budget_s -= self._seconds[test]
-            if budget_s < 0:
-                break
-            chosen.append(test)
-        return chosen
+        return sorted(found & self._seconds.keys(), key=lambda test: (self._seconds[test], test))
 
-
-def pass_here(tests: Sequence[str]) -> bool:
-    """Run tests in this process, which is to end soon, until one fails; return whether all pass."""
-    import pytest
-
-    null = os.open(os.devnull, os.O_WRONLY)
-    for output in (1, 2):
-        os.dup2(null, output)
-    os.chdir(source_tree())
-    with tempfile.TemporaryDirectory() as directory:
-        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = directory
-        plain = ("-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0")
-        return not tests or pytest.main([*plain, *tests]) == pytest.ExitCode.OK
+    def within(self, tests: Sequence[str], from_s: float, to_s: float) -> list[str]:
+        """Return those tests that end between two times, if they run one after another."""
+        ends = accumulate(self._seconds[test] for test in tests)
+        return [test for test, end_s in zip(tests, ends, strict=True) if from_s <= end_s < to_s]
 
 
 def _digest(root: Path, tests: Sequence[str]) -> str:

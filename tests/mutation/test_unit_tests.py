@@ -20,9 +20,11 @@ FOUND = {
 
 def test_the_fastest_tests_of_a_line_come_first_and_those_beyond_the_budget_are_left_out() -> None:
     tests = UnitTests(FOUND)
-    assert tests.executing("operators/a.py", range(3, 5), 60) == ["fast", "middle", "slow"]
-    assert tests.executing("operators/a.py", range(3, 5), 2) == ["fast", "middle"]
-    assert tests.executing("operators/a.py", range(9, 10), 60) == tests.executing("b.py", range(3, 5), 60) == []
+    found = tests.executing("operators/a.py", range(3, 5))
+    assert found == ["fast", "middle", "slow"]
+    assert tests.within(found, 0, 2) == ["fast", "middle"]
+    assert tests.within(found, 2, 60) == ["slow"]
+    assert tests.executing("operators/a.py", range(9, 10)) == tests.executing("b.py", range(3, 5)) == []
 
 
 def test_each_mutant_has_the_lines_that_it_alters() -> None:
@@ -51,7 +53,7 @@ def test_a_mutant_is_noticed_by_a_test_that_executes_it_and_survives_if_none_doe
     names = ("output_for: without `Windowed.check(", "drop_partition: without `self._table.drop(pid)`")
     spoilt = [each for each in every if each.name.startswith(tuple(f"operators.distinct.{name}" for name in names))]
     monkeypatch.setattr("flux.mutation.module_mutants.module_mutants", lambda *_: spoilt)
-    monkeypatch.setattr(library_mutation, "_TESTS", ("tests/operators/test_distinct.py",))
+    monkeypatch.setattr(library_mutation, "_TESTS", {"tests": ("tests/operators/test_distinct.py",)})
     mutated = mutate_library(("operators.distinct",), None, 0, None, lambda line: None)
     # No test of this file drops a partition.
     assert (mutated.mutants, mutated.noticed) == (2, 1)
