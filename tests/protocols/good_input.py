@@ -14,7 +14,8 @@ from flux.protocols.pooler import Pooler
 from .views import NO_ROWS, ack, attach, consumed, data, highest, merge, merged, standby, state, stop, stopped, want
 
 # Stage 1 has two pairs. Of stage 2, partition 1 goes from site-2 to site-3 and comes back, so that lanes are stopped
-# and merged. At last site-4 dies, version 4 is built from site-1's copy, and version 5 on site-1.
+# and merged; site-1 is slow meanwhile, so that its copy does not take over. At last site-4 dies, version 4 is built
+# from site-1's copy, and version 5 on site-1.
 THERE = (("site-2", "site-1"), ("site-2", "site-1"))
 AWAY = (("site-2", "site-1"), ("site-3", "site-1"))
 FIRST = View(
@@ -32,8 +33,8 @@ LAST = replace(
     versions=5,
 )
 LATER = (
-    replace(FIRST, number=2, copies=(*FIRST.copies[:2], AWAY, FIRST.copies[3])),
-    replace(FIRST, number=3),
+    replace(FIRST, number=2, copies=(*FIRST.copies[:2], AWAY, FIRST.copies[3]), slow=frozenset({"site-1"})),
+    replace(FIRST, number=3, slow=frozenset({"site-1"})),
     LAST,
 )
 

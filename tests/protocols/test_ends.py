@@ -13,6 +13,7 @@ from flux.protocols.messages import (
     Data,
     Effect,
     EndOfSource,
+    Merge,
     PendingInput,
     Pull,
     Released,
@@ -158,7 +159,7 @@ def test_a_copy_of_another_stage_on_its_way_lets_nobody_keep_more() -> None:
     assert ingress.step(ack("site-1", 0, 1)) == []
 
 
-def test_the_egress_goes_back_to_the_primary_that_was_rebuilt() -> None:
+def test_the_egress_takes_from_the_copy_that_ran_when_the_primary_has_moved() -> None:
     egress = Egress("egress", 3)
     egress.step(SPARE)
     egress.step(data("site-1", 2, 1, 0, 2))
@@ -169,7 +170,8 @@ def test_the_egress_goes_back_to_the_primary_that_was_rebuilt() -> None:
     assert [(e.to, type(e.message)) for e in effects if isinstance(e, Send)] == [
         ("site-3", Ack),
         ("site-1", Stop),
-        ("site-3", Attach),
+        ("site-2", Attach),
+        ("site-2", Merge),
     ]
     assert egress.step(stopped("site-1", 2, 1, view=2)) == []
     assert_refused(egress, stopped("site-2", 2, 3, view=2), by="FH-Cons of stage 3 on egress")
@@ -180,11 +182,11 @@ def test_lanes_of_the_egress_that_are_merged_are_one() -> None:
     both = (("site-1", "site-2"), ("site-1", "site-2"))
     view = replace(SPARE, copies=(*SPARE.copies[:2], both, SPARE.copies[3]))
     egress.step(view)
-    # Partition 1 goes to site-3 and comes back to the primary's site: two lanes from site-1.
-    away = (both[0], ("site-3", "site-2"))
-    egress.step(replace(view, number=2, copies=(*SPARE.copies[:2], away, SPARE.copies[3])))
+    # Partition 1 goes to site-3 and comes back to the primary's site: two lanes from site-1. Its other copy is slow.
+    away, slow = (both[0], ("site-3", "site-2")), frozenset({"site-2"})
+    egress.step(replace(view, number=2, copies=(*SPARE.copies[:2], away, SPARE.copies[3]), slow=slow))
     egress.step(stopped("site-1", 2, 1, view=2))
-    egress.step(replace(view, number=3))
+    egress.step(replace(view, number=3, slow=slow))
     assert [lane.sender for lane in egress.cons.lanes.values() if lane.channels] == ["site-1", "site-1"]
     assert egress.step(merged("site-1", 2, 3, 1, view=3)) == []
     assert [lane.sender for lane in egress.cons.lanes.values() if lane.channels] == ["site-1"]
