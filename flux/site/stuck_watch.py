@@ -2,8 +2,9 @@
 
 An endless loop or a deadlock in an operator stops the loop of its process, and heartbeats go on: the process is not
 dead, and nothing ends it. So the heartbeat thread looks how long the present calls of user code take: the job of the
-loop, steps and sources of an ingress, and a sink that is called in a thread of its own. After `after_s` it reports the
-step, the partitions, the rows and the stack of the user's code; and again when that call has returned.
+loop, state that is read or installed, steps and sources of an ingress, and a sink that is called, also in a thread of
+its own. After `after_s` it reports the step, the partitions, the rows and the stack of the user's code; and again when
+that call has returned.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -48,6 +51,15 @@ class StuckWatch:
     def end(self) -> None:
         """Note that it has returned."""
         self._calls.pop(threading.get_ident(), None)
+
+    @contextmanager
+    def calling(self, what: str, place: str) -> Iterator[None]:
+        """Note that this thread calls code of the user, until the block ends: what, and for which rows."""
+        self.begin((what, place))
+        try:
+            yield
+        finally:
+            self.end()
 
     def news(self) -> str | None:
         """Return where a thread is stuck, once for each call; "" when it goes on; None if there is no news."""

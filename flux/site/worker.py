@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import mmap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -99,7 +100,19 @@ class Worker(Role):
             if is_paired or (self._plan.policy.is_balanced and stage not in self._plan.pinned_stages):
                 place_of = partial(self._transfer.place_of, stage)
                 self._checks[stage] = StateCheck(stage, self._segments[stage].hosted, held, place_of)
-                nursery.start_soon(self._checks[stage].run, self.shell.fail if is_paired else self._warn_of_moves)
+                fail = self.shell.fail if is_paired else self._warn_of_moves
+                nursery.start_soon(self._checks[stage].run, fail, partial(self._watched, stage))
+
+    def _watched(self, stage: int) -> AbstractContextManager[None]:
+        """Watch code of the user that reads or installs the state of a stage."""
+        title = self._plan.segment(stage).title
+        return self.shell.watch.calling(f"step {title}", f"stage {stage}, its state is read or installed")
+
+    @contextmanager
+    def _moving(self, stage: int) -> Iterator[None]:
+        """Count the time until the block ends as that of state in transfer, and watch the user's code."""
+        with self.shell.meter.moving(), self._watched(stage):
+            yield
 
     def _warn_of_moves(self, error: BaseException) -> None:
         """Say of single copies that cannot be moved that the run would end if balance moved them."""
@@ -140,8 +153,9 @@ class Worker(Role):
 
     def may_begin(self, job: Consume) -> bool:
         began_s = time.monotonic()
-        if not self._installer.install_one(job):
-            return True
+        with self._watched(job.stage):
+            if not self._installer.install_one(job):
+                return True
         self.shell.meter.note_moving(time.monotonic() - began_s)
         return False
 
@@ -217,10 +231,10 @@ class Worker(Role):
             self._digests[effect.stage].put(effect.partition, effect.body.digest, effect.body.beyond)
             if effect.stage in self._emitted:
                 self._emitted[effect.stage].on_installed(effect.partition)
-            with self.shell.meter.moving():
+            with self._moving(effect.stage):
                 self._installer.begin(effect, self._segments[effect.stage].hosted, self._on_installed(effect))
         elif isinstance(effect, Drop):
-            with self.shell.meter.moving():
+            with self._moving(effect.stage):
                 self._installer.finish(effect.stage, effect.partition)
                 for step in self._segments[effect.stage]:
                     step.drop_partition(effect.partition)
@@ -244,7 +258,7 @@ class Worker(Role):
 
     def send_state(self, to: str, message: State) -> None:
         standby = self._transfer.standby(message.version)
-        with self.shell.meter.moving():
+        with self._moving(message.stage):
             if standby is not None:
                 self._installer.finish(message.stage, standby.partition)
             self._transfer.send(to, message)

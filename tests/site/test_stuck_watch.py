@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -175,3 +176,57 @@ def test_a_step_of_the_ingress_is_named_in_the_status(tmp_path: Path) -> None:
         assert "test_stuck_watch.py" in text
         go.touch()
         assert run.wait(60).outputs == 100
+
+
+class Holds(flux.Operator):
+    """Its state can be read when the file `go` is there."""
+
+    output: ClassVar = {"n": "int64"}
+
+    def open(self, context: flux.Context) -> None:
+        self.go = Path(context.parameters["go"])
+
+    def process(self, batch: flux.Batch) -> flux.Batch:
+        return batch.emit({"n": batch["n"]})
+
+    def get_state(self) -> int:
+        while not self.go.exists():
+            pass
+        return 1
+
+    def install_state(self, state: int) -> None: ...
+
+
+class Holding(flux.sinks.Sink):
+    """It can be flushed when the file `go` is there."""
+
+    flush_every_s = 0.05
+
+    def __init__(self, go: Path, blocks: bool) -> None:
+        self.go, self.blocks = go, blocks
+
+    def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None: ...
+
+    def flush(self) -> None:
+        while not self.go.exists():
+            pass
+
+
+@pytest.mark.parametrize("what", ["get_state", "flush", "flush in a thread"])
+def test_state_that_is_read_and_a_sink_that_is_flushed_are_named(what: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    flow = flux.Dataflow("held")
+    rows = flow.source(flux.sources.Table([{"n": n} for n in range(200)] * 100, rate=200)).exchange("n", partitions=2)
+    if what == "get_state":
+        rows.apply(Holds, go=str(go)).sink(flux.sinks.Null())
+        expected = (
+            r"step Holds has not returned .*: stage 1, its state is read or installed\. It is in Holds\.get_state"
+        )
+    else:
+        rows.filter(lambda row: True).sink(Holding(go, blocks=what != "flush"))
+        expected = r"sink Holding has not returned .*: stage 2, it is flushed\. It is in Holding\.flush"
+    with flow.start(sites=2, stuck_after_s=0.3) as run:
+        wait_until(lambda: bool(stuck_of(run)), "something is stuck in it")
+        assert re.match(expected, stuck_of(run)[0])
+        go.touch()
+        wait_until(lambda: not stuck_of(run), "that it goes on is reported")

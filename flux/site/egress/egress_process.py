@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
@@ -118,29 +118,26 @@ class EgressProcess(Role):
                 with trio.move_on_at(flush_at):
                     work = await given.receive()
                 if work is not None:
-                    await threads.call_in_thread(partial(self._write_watched, writer, work))
+                    rows = f"rows up to {work.reached[0]}"
+                    await threads.call_in_thread(partial(self._call_watched, writer, rows, partial(writer.write, work)))
                     self._finish(writer, work)
                 if trio.current_time() >= flush_at:
-                    await threads.call_in_thread(writer.flush)
+                    await threads.call_in_thread(partial(self._call_watched, writer, "it is flushed", writer.flush))
                     flush_at = trio.current_time() + every_s
         except Exception as error:
             self.shell.fail(error)
 
-    def _write_watched(self, writer: SinkWriter, work: SinkWork) -> None:
-        """Write in a thread: there its stack is looked for if it does not return."""
-        name = type(writer.sink).__name__
-        self.shell.watch.begin((f"sink {name}", f"stage {writer.stage}, rows up to {work.reached[0]}"))
-        try:
-            writer.write(work)
-        finally:
-            self.shell.watch.end()
+    def _call_watched(self, writer: SinkWriter, doing: str, call: Callable[[], None]) -> None:
+        """Call a sink, in this thread: there its stack is looked for if it does not return."""
+        with self.shell.watch.calling(f"sink {type(writer.sink).__name__}", f"stage {writer.stage}, {doing}"):
+            call()
 
     async def _flush_regularly(self, writer: SinkWriter, every_s: float) -> None:
         """Let a sink that does not block flush, between its writes."""
         try:
             while True:
                 await trio.sleep(every_s)
-                writer.flush()
+                self._call_watched(writer, "it is flushed", writer.flush)
         except Exception as error:
             self.shell.fail(error)
 

@@ -382,11 +382,8 @@ class IngressProcess(Role):
         numbers = np.arange(first, first + count, dtype=np.int64)
         given = Batch(rows, numbers, None, np.zeros(count, dtype=np.uint16))
         steps, rows_given = self.shell.plan.segment(0).title, f"stage 0, rows {first} to {first + count - 1}"
-        self.shell.watch.begin((f"step {steps}", rows_given))
-        try:
+        with self.shell.watch.calling(f"step {steps}", rows_given):
             outputs = self._steps.process(given, place=INPUT - source)
-        finally:
-            self.shell.watch.end()
         for report, _ in self._steps.skipped():
             if report is not None:
                 self.shell.report(report)

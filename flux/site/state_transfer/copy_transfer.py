@@ -169,9 +169,9 @@ class CopyTransfer:
         try:
             if arrival.size_bytes < _READ_INLINE_BYTES:
                 with self._shell.meter.moving():
-                    message = read_copy(arrival, self._edges, self._types)
+                    message = self._read_watched(arrival, link.peer)
             else:
-                message = await threads.call_in_thread(read_copy, arrival, self._edges, self._types)
+                message = await threads.call_in_thread(self._read_watched, arrival, link.peer)
             if message.sender != link.peer:
                 raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
         except frames.BadFrame as error:
@@ -183,6 +183,10 @@ class CopyTransfer:
             return
         if not link.closed:
             self._shell.enqueue(message)
+
+    def _read_watched(self, arrival: Arrival, donor: str) -> State:
+        with self._shell.watch.calling("the state of a copy", f"it is decoded, from {donor}"):
+            return read_copy(arrival, self._edges, self._types)
 
     def _refuse(self, link: Link, error: frames.BadFrame) -> None:
         """Give up a link: a copy cannot be read, and its chunks are not repeated. Another pair of sites must do it."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import trio
 
@@ -51,14 +52,16 @@ class StateCheck:
         """Check nothing from now on: the operators are about to be closed."""
         self._steps.clear()
 
-    async def run(self, fail: Callable[[BaseException], None]) -> None:
-        """Check now and then; call `fail` with the first error, and end."""
+    async def run(
+        self, fail: Callable[[BaseException], None], watched: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Check now and then, each time in a block of `watched`; call `fail` with the first error, and end."""
         interval_s = _FIRST_S
         while self._steps:
             await trio.sleep(interval_s)
             interval_s = min(2 * interval_s, _INTERVAL_MAX_S)
             try:
-                with gc_paused():
+                with gc_paused(), watched():
                     self.check()
             except Exception as error:
                 fail(error)
