@@ -143,10 +143,20 @@ class Jsonl(Sink):
 
     def _read_note(self) -> dict[str, Any]:
         try:
-            note: dict[str, Any] = json.loads(filesystem.read_whole(self._note))
+            note = json.loads(filesystem.read_whole(self._note))
         except FileNotFoundError:
             return {}
+        except ValueError as error:
+            raise self._damaged(str(error)) from error
+        if not isinstance(note, dict) or not note.keys() >= {"run", "owner", "bytes", "upto"}:
+            raise self._damaged(f"it holds {note!r:.80}")
         return note
+
+    def _damaged(self, what: str) -> SinkError:
+        return SinkError(
+            f"{_NAME}: {self._note}, the note that says whose output {self._path.name} is, is damaged: {what}. A loss "
+            "of power may cause that. Remove the note, and with it the output of that run, or choose another path"
+        )
 
     def _write_note(self, claim: Claim) -> None:
         # Not forced to the disk: only the next egress of this run reads it, and a loss of power ends the run.

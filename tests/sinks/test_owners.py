@@ -122,6 +122,14 @@ def test_a_part_that_is_removed_before_the_end_is_a_sink_error(tmp_path: Path) -
         sink.close()
 
 
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"run": 1}'])
+def test_a_note_that_is_damaged_is_an_error_that_names_it_and_says_what_to_do(content: str, tmp_path: Path) -> None:
+    (tmp_path / ".out.flux").write_text(content)
+    with pytest.raises(SinkError, match=r"\.out\.flux, the note that says whose output out is, is damaged.*Remove"):
+        opened(Jsonl, tmp_path, "run", overwrite=True)
+    assert (tmp_path / ".out.flux").read_text() == content
+
+
 @pytest.mark.parametrize("make", [Jsonl, Parquet])
 def test_nothing_but_the_output_is_left_at_the_end_and_an_egress_may_close_it_again(make: Any, tmp_path: Path) -> None:
     sink = opened(make, tmp_path, "run")
