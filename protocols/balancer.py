@@ -124,6 +124,11 @@ class Balancer(Machine):
         """Whether moves of the last round are waiting or under way."""
         return bool(self.rounds) and self.rounds[-1].ended_s is None
 
+    @property
+    def slow_alone(self) -> frozenset[str]:
+        """The slow sites that are not marked, because no other site has another copy of what they hold."""
+        return frozenset(n for n in self.estimator.slow() if self.view.alive(n) and not self._may_be_left(n))
+
     # Guards.
 
     def is_stale(self, message: Work) -> bool:

@@ -106,6 +106,7 @@ class LoadBalance:
         self._kept = self._kept.observe(work, tick.at_s)
         self._feed(tick, work)
         self._slow_log.follow_kept(self._kept)
+        self._slow_log.follow_alone(self.balancer.slow_alone if self.is_on else frozenset())
 
     def on_view(self, view: View) -> None:
         """Follow the controller's view."""

@@ -28,6 +28,7 @@ class SlowSiteLog:
         self._said: set[tuple[str, str]] = set()  # What was said of which site.
         self._timed: set[str] = set()  # Slow sites of which the time left was said.
         self._waited_for: set[str] = set()
+        self._alone: frozenset[str] = frozenset()
 
     def follow_view(self, view: View) -> Counter[str]:
         """Log which sites are slow from now on, and which are not; return how many copies of each were given up."""
@@ -45,6 +46,19 @@ class SlowSiteLog:
             text = "the copies of a slow site are given up. Their partitions have one copy less until another site is "
             self._note(logging.WARNING, f"{text}added, or this one is not slow any more: site={site} copies={copies}")
         return given_up
+
+    def follow_alone(self, sites: frozenset[str]) -> None:
+        """Log which sites are slow and hold single copies only: no view lists them, because all wait for them."""
+        before, self._alone = self._alone, sites
+        for site in sorted(sites - before):
+            copies = sum(len(self._view.held(stage, site)) for stage in range(len(self._view.copies)))
+            text = (
+                f"site is slow, and its {copies} partitions have no other copy: what follows them waits for it until "
+            )
+            advice = f'they have moved. {_ADVICE}, or run with availability="pairs"'
+            self._say("alone", site, f"{text}{advice}: site={site}", logging.WARNING, logging.INFO)
+        for site in sorted(before - sites - self._view.slow):
+            self._note(logging.INFO, f"site is not slow any more, or holds nothing: site={site}")
 
     def follow_kept(self, kept: KeptRows) -> None:
         """Log how long there is room for rows of slow sites, and for which of them the source waits."""

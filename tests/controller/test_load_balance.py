@@ -379,3 +379,30 @@ def test_it_is_said_that_what_follows_a_partition_with_slow_copies_only_waits() 
     assert any("4 of its partitions have no copy that is not slow: what follows them waits for it" in t for t in texts)
     assert any("because some of its partitions have no other copy that is not slow" in text for text in texts)
     assert setup.of(reports.CopiesRetired) == []
+
+
+def test_a_slow_site_with_single_copies_is_warned_of_once() -> None:
+    """No view lists it, because all wait for it. So only its speed and its lag showed that."""
+    setup = Setup()
+    setup.guess.marked.add("site-1")
+    setup.work("site-1")
+    setup.work("site-2")
+    [said] = setup.texts(logging.WARNING)
+    assert said.startswith("site is slow, and its 2 partitions have no other copy: what follows them waits for it")
+    assert "add a site" in said and 'availability="pairs"' in said and said.endswith("site=site-1")
+    assert setup.slows == []
+
+    setup.guess.marked.clear()
+    setup.work("site-1")
+    assert "site is not slow any more, or holds nothing: site=site-1" in setup.texts(logging.INFO)
+    setup.guess.marked.add("site-1")
+    setup.work("site-1")
+    assert len(setup.texts(logging.WARNING)) == 1 and "no other copy" in setup.texts(logging.INFO)[-1]
+
+
+def test_a_policy_that_fails_says_nothing_more_of_slow_sites() -> None:
+    setup = Setup(answer=lambda statistics: 1 / 0)
+    setup.work("site-1")
+    setup.guess.marked.add("site-1")
+    setup.work("site-1")
+    assert not [text for _, text in setup.said if "slow" in text]
