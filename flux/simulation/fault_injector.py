@@ -32,15 +32,20 @@ FAULTS = {
     "reset": "a connection breaks",
     "disk": "the disk has no room for journals",
     "read": "a process is killed, and the next read from the disk fails: an error may be the end",
+    "tail": "a process is killed, and its journal loses its end: an error may be the end",
     "memory": "a site has no memory for one call; its partners go on",
     "drain": "a site is emptied and stopped",
 }
 
+DIRECTORY = "/simulated/run"  # Of the run.
 _ENDS = (INGRESS, EGRESS, CONTROLLER)
+_JOURNALS = {INGRESS: "numbering.journal", EGRESS: "egress.journal", CONTROLLER: "controller.journal"}
+_CUT = (*(INGRESS,) * 8, EGRESS, EGRESS, CONTROLLER)  # Most runs that lose views end; an ingress goes on.
 _CALLS_MAX = 3_000
 _FOR_GOOD_S = 1_000.0  # Longer than a world lasts.
 _PLANNED = (0, 4, 8, 8, 12, 12, 20, 40)  # Faults of a world.
-_UNREADABLE_WORLDS = 0.06  # Their last fault is of the kind `read`.
+_UNREADABLE_WORLDS = 0.06  # Their last fault is of the kind `read`,
+_CUT_WORLDS = 0.06  # and that of these `tail`.
 _SHORT_S = 0.25  # Less than the time after which a silent process is suspected.
 
 
@@ -83,10 +88,11 @@ class FaultInjector:
         self._planned = self._rng.choice(_PLANNED)
         self._pause_s = self._rng.choice((0.003, 0.006, 0.012))
         self._kinds = self._named(kinds) if kinds else self._draw_kinds()
-        self._unreadable_at = 0  # The fault of which the run may end, if there is one, is the last.
-        if not kinds and random.Random(f"{world.seed} reads").random() < _UNREADABLE_WORLDS:
+        self._last = None if kinds else self._draw_last()
+        self._last_number = 0
+        if self._last is not None:
             self._planned += 1
-            self._unreadable_at = self._planned
+            self._last_number = self._planned
         if faults_max is not None:
             self._planned = min(self._planned, faults_max)
         self._drawn = 0
@@ -101,8 +107,8 @@ class FaultInjector:
         while self._drawn < self._planned and not state.ended:
             await trio.sleep(rng.expovariate(1 / self._pause_s))
             if not world.is_ending:
-                is_last = self._drawn + 1 == self._unreadable_at
-                (self._fail_read if is_last else rng.choice(self._kinds))()
+                is_last = self._drawn + 1 == self._last_number
+                (self._last if self._last is not None and is_last else rng.choice(self._kinds))()
         self.is_done = True
 
     @property
@@ -127,6 +133,12 @@ class FaultInjector:
         chosen = self._rng.sample(others, self._rng.randint(0, 3))
         return [*deaths, *chosen] if self._rng.random() < 0.9 else chosen or deaths
 
+    def _draw_last(self) -> Callable[[], None] | None:
+        """Return the fault of which the run may end, if there is to be one."""
+        if random.Random(f"{self._world.seed} reads").random() < _UNREADABLE_WORLDS:
+            return self._fail_read
+        return self._cut_journal if random.Random(f"{self._world.seed} tails").random() < _CUT_WORLDS else None
+
     def _named(self, kinds: Collection[str]) -> list[Callable[[], None]]:
         """Return what causes faults of these kinds, of `FAULTS`."""
         causes = {
@@ -139,6 +151,7 @@ class FaultInjector:
             "reset": [self._reset],
             "disk": [self._fill_disk],
             "read": [self._fail_read],
+            "tail": [self._cut_journal],
             "memory": [self._starve],
             "drain": [self._drain],
         }
@@ -179,6 +192,14 @@ class FaultInjector:
         if process is not None and self._begin(f"kill {process.name}, and the next read of the disk fails"):
             self._world.system.disk.fail_read()
             self._world.system.kernel.end(process, -9)
+
+    def _cut_journal(self) -> None:
+        """Kill a process; its journal loses its end, as with the power of a machine of its own."""
+        role = self._rng.choice(_CUT)
+        process = self._world.live.get(role)
+        if process is not None and self._begin(f"kill {process.name}, and its journal loses its end"):
+            self._world.system.kernel.end(process, -9)
+            self._world.system.disk.cut(f"{DIRECTORY}/{_JOURNALS[role]}")
 
     # Sites.
 

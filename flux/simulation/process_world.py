@@ -36,14 +36,15 @@ from ..site.worker import Worker
 from ..wire import address
 from .bounds_check import beyond_bounds
 from .doom import SINK
-from .fault_injector import FaultInjector
+from .fault_injector import DIRECTORY, FaultInjector
 from .kernel import WorldProcess
 from .seeded_world import SeededWorld
 from .status_check import untrue_at_rest, untrue_now
 from .world_flow import OUTPUT, WorldFlow, rows_of_lines
 from .world_result import WorldResult
 
-_DIRECTORY = Path("/simulated/run")
+_DIRECTORY = Path(DIRECTORY)
+_LOST = ("has lost its end", "has lost views")  # A journal.
 _LOOK_EVERY_S = 0.02
 _END_WITHIN_S = 120.0  # Of simulated time, after the last fault.
 _STOP_WITHIN_S = 15.0
@@ -270,8 +271,10 @@ class ProcessWorld(SeededWorld):
         return state is not None and state.ended and self.injector.is_done
 
     def _may_fail(self, error: BaseException) -> bool:
-        """Whether this error may be the end of the run: the disk could not be read, and the error says so."""
-        return self.system.disk.failed_reads > 0 and "Input/output error" in str(error)
+        """Whether this error may be the end of the run: it says what the disk has done."""
+        disk = self.system.disk
+        could_not_read = disk.failed_reads > 0 and "Input/output error" in str(error)
+        return could_not_read or (disk.cuts > 0 and any(text in str(error) for text in _LOST))
 
     async def _settle(self) -> None:
         """Let the processes live on for a while, or for longer than one may be silent; each must send beats."""

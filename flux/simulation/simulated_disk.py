@@ -24,6 +24,7 @@ from .kernel import Kernel, running
 _FIRST_FD = 1_000_000  # No descriptor of the real system.
 _FULL_SLEEPS = 3
 _CHOPPY_WORLDS = 0.3
+_CUT_BYTES = 400  # What a file may lose: some records.
 _WAITS_FOR_ROOM = (".journal", ".journal.new")  # A sink without room is an error, and ends the run.
 
 
@@ -62,6 +63,8 @@ class SimulatedDisk:
         self._full_for = 0  # Attempts to write that fail.
         self._fails_read = False
         self.failed_reads = 0  # Those that did.
+        self.cuts = 0  # Files that lost their ends.
+        self._tails = random.Random(f"{seed} tails of files")
         self._sizes = random.Random(f"{seed} sizes")
         self._is_choppy = self._sizes.random() < _CHOPPY_WORLDS
 
@@ -198,6 +201,15 @@ class SimulatedDisk:
     def fail_read(self) -> None:
         """Have the next read fail."""
         self._fails_read = True
+
+    def cut(self, path: str) -> None:
+        """Have a file lose its end, and nothing that was synced."""
+        if (inode := self._names.get(path)) is not None:
+            content = inode.data
+            least = max(len(inode.synced or b""), len(content) - _CUT_BYTES)
+            del content[self._tails.randint(min(least, len(content)), len(content)) :]
+            self.cuts += 1
+            self._kernel.note("disk", f"{path} loses its end, and has {len(content)} bytes")
 
     def content(self, path: str | Path) -> bytes:
         """Return the content of a file; empty if it is not there."""

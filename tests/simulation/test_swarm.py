@@ -78,6 +78,14 @@ def test_a_run_whose_disk_cannot_be_read_ends_with_an_error_that_says_so_or_goes
     assert errors and all("Input/output error" in error for error in errors)
 
 
+def test_a_run_whose_journals_lose_their_ends_goes_on_or_ends_with_an_error_that_says_so() -> None:
+    worlds = [ProcessWorld(seed, kinds=("tail",)) for seed in (9_012, 9_025, 9_026, 9_030, 9_031)]
+    assert not [violation for world in worlds for violation in world.run().violations]
+    states = [world.run_state for world in worlds if world.system.disk.cuts and world.run_state is not None]
+    assert [state.ended for state in states] == [True, True, False, False, False]
+    assert all(state.ended or "has lost" in str(state.error) for state in states)
+
+
 def test_a_site_without_memory_for_one_call_is_lost_and_its_partners_go_on() -> None:
     results = [run_world(seed, ("memory",)) for seed in range(7_100, 7_106)]
     assert not [violation for result in results for violation in result.violations]
