@@ -30,15 +30,16 @@ def source_of(module: str) -> str:
 
 
 def module_mutants(modules: Sequence[str], sample: int | None, seed: int) -> list[Mutant]:
-    """Return the mutants of modules; or so many of them, drawn by a seed."""
+    """Return the mutants of modules; or so many of them, drawn by a seed, in the order in which they were drawn."""
     places = [(module, number) for module in modules for number in range(count_mutants(source_of(module)))]
     if sample is not None and sample < len(places):
         places = random.Random(f"{seed} mutants").sample(places, sample)
-    return [
-        mutant
-        for module in modules
-        for mutant in mutants_of(module, source_of(module), {number for each, number in places if each == module})
-    ]
+    made: dict[tuple[str, int], Mutant] = {}
+    for module in modules:
+        numbers = sorted(number for each, number in places if each == module)
+        mutants = mutants_of(module, source_of(module), set(numbers))
+        made |= {(module, number): mutant for number, mutant in zip(numbers, mutants, strict=True)}
+    return [made[place] for place in places]
 
 
 def mutate_modules(
