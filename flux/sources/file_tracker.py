@@ -3,7 +3,8 @@
 A name does not say which file it is. Log files are rotated: renamed, while their writer may go on to write to them, and
 created anew; or copied and truncated; or compressed. So a file is recognised by its inode and by what was read of it. A
 file that grows is held open, so that it is read to its end also when it is renamed or removed. One that was truncated
-is read on in its copy. A file with another inode, or with other content, is another file, and read from its start.
+is read on in its copy. A file with another inode, or with other content, is another file, and read from its start. A
+name may have passed to a third file before it is looked at again: the one in between is found beside it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -33,6 +35,7 @@ REMOVED_GRACE_S = 5.0  # A writer may still have it open.
 REMOVED = "Files: %s was removed when it was not held open. It was read up to %d, where it ended a moment before"
 
 _NOTHING = Prefix(0, 0)
+_ROTATED = r"[-._]\d[-._:T\d]*"  # A number or a date, as rotation adds it to a name.
 
 
 @dataclass(eq=False)
@@ -71,6 +74,7 @@ class FileTracker:
         self._segments = segments
         self._files: dict[tuple[int, int], TrackedFile] = {}
         self._read: dict[int, Prefix] = {}  # By key.
+        self._last_of: dict[str, TrackedFile] = {}  # The file for which a name stood when it was last looked at.
 
     def grows(self, path: Path) -> bool:
         """Return whether records may be appended to a file."""
@@ -145,7 +149,7 @@ class FileTracker:
             del self._files[old.identity]
             if old.file is not None:
                 old.file.close()
-        return self._track(found, replace(segment.file, read=begin), segment.key)
+        return self._track_again(found, replace(segment.file, read=begin), segment.key)
 
     def adopt(self, files: dict[int, FileState]) -> None:
         """Track the files that were read before, except those that were read again already."""
@@ -157,7 +161,7 @@ class FileTracker:
             if state.status == DONE or not self._follow:
                 self._files[state.identity] = TrackedFile(replace(state, status=DONE), key)
             elif (found := self._find(state, [state.read])) is not None:
-                self._track(found, state, key)
+                self._track_again(found, state, key)
             elif state.status == ROTATED:
                 log.warning(REMOVED, state.path, state.read.place)
             else:
@@ -165,6 +169,10 @@ class FileTracker:
                     f"Files: {state.path} was read up to {state.read.place:,}, and was removed or replaced while the "
                     "ingress was down. What was appended to it after that cannot be read. Run the flow again"
                 )
+
+    def _track_again(self, path: Path, state: FileState, key: int) -> TrackedFile:
+        tracked = self._last_of[state.path] = self._track(path, state, key)
+        return tracked
 
     # Which file a name stands for.
 
@@ -178,10 +186,13 @@ class FileTracker:
         tracked = self._files.get((stat.st_dev, stat.st_ino))
         seen = str(path), stat.st_size, stat.st_mtime_ns
         if tracked is None:
+            self._add_missed(path)
             tracked = self._compressed_form(path) or self._add(path, stat)
         elif seen != tracked.seen and not self._is_same(tracked, path):
-            self._move_to_copy(tracked)
+            self._last_of[str(path)] = self._move_to_copy(tracked) or tracked
+            self._add_missed(path)
             tracked = self._add(path, stat)
+        self._last_of[str(path)] = tracked
         tracked.state = replace(tracked.state, path=str(path))
         # A file that was changed just now may change again without another time.
         tracked.seen = seen if time.time() - stat.st_mtime > WRITE_GRACE_S else None
@@ -191,6 +202,27 @@ class FileTracker:
         state = FileState(str(path), stat.st_dev, stat.st_ino, _NOTHING, _NOTHING)
         tracked = self._files[stat.st_dev, stat.st_ino] = TrackedFile(state, is_final=not self.grows(path))
         return tracked
+
+    def _add_missed(self, path: Path) -> None:
+        """Add the files that had this name after the last one that is known, and lost it before they were seen."""
+        last = self._last_of.get(str(path))
+        if last is None or last.file is None or not self.grows(path):
+            return
+        written_ns = last.file.stat.st_mtime_ns
+        missed = []
+        for each in rotated_names(path):
+            with contextlib.suppress(FileNotFoundError):
+                stat = each.stat()
+                is_new = (stat.st_dev, stat.st_ino) not in self._files and stat.st_mtime_ns >= written_ns
+                if is_new and not self._is_copy(each):
+                    missed.append((stat.st_mtime_ns, each, stat))
+        for _, each, stat in sorted(missed, key=lambda found: found[0]):
+            self._add(each, stat)
+
+    def _is_copy(self, path: Path) -> bool:
+        """Return whether a file has the content of one that is tracked, as its compressed form has."""
+        known = [each.state for each in self._files.values() if each.state.known.place]
+        return any(self._has_content(path, state, [state.read]) for state in known)
 
     def _is_same(self, tracked: TrackedFile, path: Path) -> bool:
         """Return whether a file with the same inode has what was read; if so and it grows, it is held open."""
@@ -202,14 +234,14 @@ class FileTracker:
             return tracked.file.prefix == tracked.state.read
         return tracked.file.is_intact()
 
-    def _move_to_copy(self, tracked: TrackedFile) -> None:
-        """Read a file that was truncated or overwritten on in its copy."""
+    def _move_to_copy(self, tracked: TrackedFile) -> TrackedFile | None:
+        """Read a file that was truncated or overwritten on in its copy; return None if it is never read again."""
         del self._files[tracked.identity]
         if tracked.file is not None:
             tracked.file.close()
             tracked.file = None
         if tracked.is_done:
-            return
+            return None
         state = tracked.state
         path = self._find(state, [state.read], other_than=tracked.identity)
         if path is None:
@@ -218,7 +250,7 @@ class FileTracker:
                 "because no file beside it is its copy. Rotate it by renaming, or with logrotate's copytruncate, which "
                 "keeps a copy"
             )
-        self._track(path, state, tracked.key)
+        return self._track(path, state, tracked.key)
 
     def _track(self, path: Path, state: FileState, key: int | None) -> TrackedFile:
         """Track a file that was read before and is at `path` now."""
@@ -352,6 +384,13 @@ class FileTracker:
             with path.open("rb", buffering=0) as raw:
                 return has_prefix(raw, state.known)
         return False
+
+
+def rotated_names(path: Path) -> list[Path]:
+    """Return the files beside `path` to which it may have been rotated: with a number or a date in their names."""
+    forms = (f"{re.escape(path.name)}{_ROTATED}", f"{re.escape(path.stem)}{_ROTATED}{re.escape(path.suffix)}")
+    rotated = re.compile("|".join(rf"{form}(\.\w+)?" for form in forms))
+    return [each for each in _siblings(path) if each != path and rotated.fullmatch(each.name)]
 
 
 def _siblings(path: Path) -> Iterator[Path]:

@@ -47,7 +47,8 @@ class Files(Source):
     its end, also what is written to it later, and the file that takes its name is read from the start. One that is
     truncated is read on in the copy beside it, as logrotate's ``copytruncate`` leaves it, compressed or not; what was
     written between copy and truncation is lost, as logrotate says itself. One that is truncated without a copy is an
-    error. A restarted ingress finds files again in the same directory; if one of them is gone, that is an error.
+    error. A restarted ingress finds files again in the same directory; if one of them is gone, that is an error. Files
+    that had the name in between, if it was rotated more than once, are found by the number or date in their names.
 
     The columns are those of the first file, unless `schema` declares them. A file with other columns ends the run, and
     so does one that cannot be read; in Parquet files, columns may be in any order. A line that cannot be read ends the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import os
 import shutil
 import signal
@@ -166,6 +167,77 @@ def test_a_removed_file_is_let_go_and_its_unfinished_line_is_read(
             log.write(3)
             assert await followed.more(1) == [3]
             assert not held(), "its room on the disk is free"
+
+    trio.run(main)
+
+
+def cascade(log: Log) -> None:
+    """As logrotate with numbers: each older file gets the next name, and the newest the first."""
+    for number, suffix in itertools.product(range(9, 0, -1), ("", ".gz")):
+        with contextlib.suppress(FileNotFoundError):
+            older = log.path.with_name(f"app.log.{number + 1}{suffix}")
+            log.path.with_name(f"app.log.{number}{suffix}").rename(older)
+
+
+def by_numbers(log: Log) -> None:
+    cascade(log)
+    log.path.rename(log.path.with_name("app.log.1"))
+    log.reopen()
+
+
+def by_numbers_and_copytruncate(log: Log) -> None:
+    cascade(log)
+    shutil.copy(log.path, log.path.with_name("app.log.1"))
+    os.truncate(log.path, 0)
+
+
+def by_dates_before_the_suffix(log: Log) -> None:
+    log.path.rename(log.path.with_name(f"app-2026010{len([*log.path.parent.iterdir()])}.log"))
+    log.reopen()
+
+
+def by_numbers_and_compress(log: Log) -> None:
+    by_numbers(log)
+    plain = log.path.with_name("app.log.1")
+    with gzip.open(f"{plain}.gz", "wb") as file:
+        file.write(plain.read_bytes())
+    plain.unlink()
+
+
+SEVERAL = [by_create, by_copytruncate, by_numbers, by_numbers_and_copytruncate, by_dates_before_the_suffix]
+
+
+@pytest.mark.parametrize("rotate", [*SEVERAL, by_numbers_and_compress])
+@pytest.mark.parametrize("is_down", [False, True])
+def test_a_file_that_was_rotated_away_between_two_looks_is_read(
+    rotate: Rotation, is_down: bool, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        log = Log(tmp_path / "logs" / "app.log")
+        log.path.with_name("app.log.0").write_text('{"n": -1}\n')  # From before the run, and not part of it.
+        os.utime(log.path.with_name("app.log.0"), (1_700_000_000, 1_700_000_000))
+        log.path.with_name("app.log.pos").write_text("what another program keeps there")
+        source = Files(log.path, "jsonl", follow=True, schema=SCHEMA)
+        async with contextlib.aclosing(Followed(source, tmp_path)) as followed:
+            log.write(1, 2)
+            await followed.more(2)
+            if not is_down:
+                for first in (3, 6, 9):
+                    log.write(first)
+                    rotate(log)
+                    log.write(first + 1, first + 2)
+                assert await followed.more(9) == [*range(3, 12)]
+                log.write(12)
+                assert await followed.more(1) == [12]
+                return
+        for first in (3, 6, 9):
+            log.write(first)
+            rotate(log)
+            log.write(first + 1, first + 2)
+        async with contextlib.aclosing(Followed(source, tmp_path, followed.offsets[-1][1])) as again:
+            assert await again.more(9) == [*range(3, 12)]
+            log.write(12)
+            assert await again.more(1) == [12]
 
     trio.run(main)
 
