@@ -221,7 +221,7 @@ class View:
                 nodes = list(takers[standby.stage])
                 nodes[standby.partition] = (*nodes[standby.partition], standby.node)
                 takers[standby.stage] = tuple(nodes)
-        return [tuple([tuple(sorted(nodes)) for nodes in partitions]) for partitions in takers]
+        return [tuple([tuple(sorted(n)) if len(n) > 1 else n for n in partitions]) for partitions in takers]
 
     @cached_property
     def _divides(self) -> list[bool]:

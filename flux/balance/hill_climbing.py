@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from ..protocols.messages import Move
 from ..types.errors import PlanError
 from .balance_policy import Proposal
-from .statistics import Statistics
+from .statistics import PartitionStatistics, Statistics
 
+_Parts = dict[tuple[int, int], PartitionStatistics]
 COLLECTIONS_MAX = 100_000  # Collections without a move that are counted one by one, while they still get shorter.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Collected:
+class CollectedWork:
     """The statistics of one site in one collection phase: its utilisation, and the rows of each of its copies."""
 
     site: str
@@ -65,16 +66,18 @@ class HillClimbing:
         if not sites:
             return Proposal()
         average = sum(site.utilisation for site in sites) / len(sites)
+        parts: _Parts = {}
         moves = []
         for donor, receiver in zip(sites[: len(sites) // 2], reversed(sites), strict=False):
             if not self._is_out_of_balance(donor, receiver, average):
                 break
-            move = self._move(statistics, donor, receiver)
+            parts = parts or {(part.stage, part.partition): part for part in statistics.partitions}
+            move = self._move(parts, donor, receiver)
             if move is not None:
                 moves.append(move)
         most, least = sites[0], sites[-1]
         why = f"utilisation of {most.site} {most.utilisation:.2f}, of {least.site} {least.utilisation:.2f}"
-        return Proposal(moves, why=why, gain_expected=statistics.gain(moves))
+        return Proposal(moves, why=why, gain_expected=statistics.gain(moves) if moves else 0.0)
 
     def _ended_phase(self, statistics: Statistics) -> tuple[float, float] | None:
         """The collection phase that ended since the policy was asked last, as its beginning and end."""
@@ -95,7 +98,7 @@ class HillClimbing:
             begin_s, length_s = end_s, following_s
         return None
 
-    def _collect(self, statistics: Statistics, begin_s: float, end_s: float) -> list[_Collected]:
+    def _collect(self, statistics: Statistics, begin_s: float, end_s: float) -> list[CollectedWork]:
         busy_s: dict[str, float] = defaultdict(float)
         elapsed_s: dict[str, float] = defaultdict(float)
         rows: dict[str, Counter[tuple[int, int]]] = {site.name: Counter() for site in statistics.sites}
@@ -107,28 +110,31 @@ class HillClimbing:
                 for stage in work.stages:
                     rows[work.node].update({(stage.stage, partition): count for partition, count in stage.rows})
         return [
-            _Collected(site=site.name, utilisation=busy_s[site.name] / elapsed_s[site.name], rows=rows[site.name])
+            CollectedWork(site=site.name, utilisation=busy_s[site.name] / elapsed_s[site.name], rows=rows[site.name])
             for site in statistics.sites
             if not site.is_reserved and elapsed_s[site.name] > 0
         ]
 
-    def _is_out_of_balance(self, donor: _Collected, receiver: _Collected, average: float) -> bool:
+    def _is_out_of_balance(self, donor: CollectedWork, receiver: CollectedWork, average: float) -> bool:
         ratio = donor.utilisation / max(receiver.utilisation, 1e-9)
         return donor.utilisation >= average and ratio >= self.imbalance and receiver.utilisation <= self.utilisation
 
-    def _move(self, statistics: Statistics, donor: _Collected, receiver: _Collected) -> Move | None:
+    def _move(self, parts: _Parts, donor: CollectedWork, receiver: CollectedWork) -> Move | None:
         """The first partition of the donor, by rows, that makes the difference of both utilisations less."""
-        parts = {(part.stage, part.partition): part for part in statistics.partitions}
         difference = donor.utilisation - receiver.utilisation
         for place, count in sorted(donor.rows.items(), key=lambda item: (-item[1], item[0])):
             part = parts[place]
             if not part.is_movable or donor.site not in part.copies or receiver.site in part.copies or not count:
                 continue
             at_donor = donor.utilisation * (1 - count / donor.total)
-            # A receiver without rows has no rate of its own: the donor's is the best guess.
-            rate = receiver.utilisation / receiver.total if receiver.total else donor.utilisation / donor.total
-            at_receiver = receiver.utilisation + rate * count
+            at_receiver = self.at_receiver(donor, receiver, count)
             if abs(at_donor - at_receiver) < difference and at_receiver <= 1:
                 slot = part.copies.index(donor.site)
                 return Move(stage=part.stage, partition=part.partition, slot=slot, to=receiver.site)
         return None
+
+    def at_receiver(self, donor: CollectedWork, receiver: CollectedWork, count: int) -> float:
+        """U'_r: what the utilisation of the receiver would be with `count` more rows."""
+        # A receiver without rows has no rate of its own: the donor's is the best guess.
+        rate = receiver.utilisation / receiver.total if receiver.total else donor.utilisation / donor.total
+        return receiver.utilisation + rate * count

@@ -80,8 +80,8 @@ class Level:
         if not statistics.moments:
             return ""
         now = statistics.moments[-1]
-        if not self._is_worth(now):
-            return ""
+        if now.at_s <= statistics.asked_s or not self._is_worth(now):
+            return ""  # A moment is judged once: reports come many times as often, and a plan is dear.
         persist_s = _persist_s(statistics.rounds, self.persist_s)
         if now.has_new_site:
             return "a site without copies was added"

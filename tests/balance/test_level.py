@@ -30,7 +30,11 @@ PRESSED = Moment(
 
 
 def plan(
-    *moments: Moment, rounds: tuple[Round, ...] = (), error: float = 0.003, policy: Level | None = None
+    *moments: Moment,
+    rounds: tuple[Round, ...] = (),
+    error: float = 0.003,
+    policy: Level | None = None,
+    asked_s: float = 0.0,
 ) -> Proposal:
     """What Level plans for site-1 at half speed, after these moments, 0.1 s apart, the last one now."""
     timed = tuple(replace(m, at_s=AT_S - 0.1 * (len(moments) - 1 - n)) for n, m in enumerate(moments))
@@ -40,7 +44,7 @@ def plan(
     )
     partitions = [PartitionStatistics(stage=1, partition=p, work=1.0, copies=(NAMES[p % 4],)) for p in range(32)]
     return (policy or Level()).plan(
-        Statistics(at_s=AT_S, sites=sites, partitions=partitions, moments=timed, rounds=rounds)
+        Statistics(at_s=AT_S, sites=sites, partitions=partitions, moments=timed, rounds=rounds, asked_s=asked_s)
     )
 
 
@@ -64,6 +68,11 @@ def test_moves_are_due_after_half_a_second_without_a_break() -> None:
     assert proposal and {move.to for move in proposal} <= set(NAMES[1:])
     assert proposal.why == "site-1 takes 1.60 times the time per position of perfect balance"
     assert proposal.gain_expected is not None and proposal.gain_expected > 0.3
+
+
+def test_a_moment_is_judged_once() -> None:
+    assert plan(*[PRESSED] * 6, asked_s=AT_S - 0.01)
+    assert plan(*[PRESSED] * 6, asked_s=AT_S) == ()
 
 
 @pytest.mark.parametrize(
