@@ -3,107 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flux.balance import (
-    BalancePolicy,
-    Estimates,
-    HillClimbing,
-    PartitionStatistics,
-    ReceivedWork,
-    SiteStatistics,
-    Statistics,
-    ask,
-)
-from flux.balance.statistics import LazySequence
-from flux.protocols.balance_messages import Work
-from flux.protocols.balancer import Estimator, RoundFacts
-from flux.protocols.messages import View
+from flux.balance import BalancePolicy, Estimates, HillClimbing, ask
 from flux.spec.timed import ClusterOutcome, ClusterSetting, RowDraw, TimedCluster
+
+from .thesis_cluster import ThesisCluster
 
 SITES = 32
 GROUPS = 16_384
-SETTLED_S = 10.0  # A placement that has not changed for as long stays.
 Rows = list[dict[str, Any]]
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ReportsAlone:
-    """The estimator of a policy that reads the reports and nothing else, as `HillClimbing` does.
-
-    `Estimates` would learn speeds from each of 3,200 reports per second, to no use.
-    """
-
-    view: View | None = None
-    reports: tuple[ReceivedWork, ...] = ()
-
-    def observe(self, work: Work, at_s: float) -> ReportsAlone:
-        """Add a report; those of the last two seconds are kept."""
-        received = ReceivedWork(at_s=at_s, work=work)
-        if len(self.reports) < 2_000 or self.reports[0].at_s > at_s - 4.0:
-            return replace(self, reports=(*self.reports, received))
-        return replace(self, reports=(*(each for each in self.reports if each.at_s > at_s - 2.0), received))
-
-    def relocate(self, view: View, reserved: frozenset[str], at_s: float) -> ReportsAlone:
-        """Follow the placement of a new view."""
-        return replace(self, view=view)
-
-    def slow(self) -> frozenset[str]:
-        """The thesis knows no slow sites."""
-        return frozenset()
-
-    def greatest_time_s(self) -> float:
-        """It is not measured."""
-        return 0.0
-
-    def statistics(self, facts: RoundFacts) -> Statistics:
-        """The reports since the last round, and where the copies are."""
-        ended_s = facts.rounds[-1].ended_s or 0.0 if facts.rounds else 0.0
-        names = [node for node in facts.view.nodes if node.startswith("site-")]
-        return Statistics(
-            at_s=facts.at_s,
-            asked_s=facts.asked_s,
-            sites=tuple(SiteStatistics(name=name, speed=1.0, time_s=0.0) for name in names),
-            partitions=LazySequence(lambda: _placed(facts)),
-            rounds=facts.rounds,
-            reports=LazySequence(lambda: [each for each in self.reports if each.at_s > ended_s]),
-        )
-
-
-def _placed(facts: RoundFacts) -> list[PartitionStatistics]:
-    held = {(standby.stage, standby.partition) for standby in facts.view.standby} | facts.catching_up
-    return [
-        PartitionStatistics(
-            stage=stage, partition=partition, work=1.0, copies=copies, is_movable=(stage, partition) not in held
-        )
-        for stage, partitions in enumerate(facts.view.copies)
-        if not facts.view.is_end(stage) and stage not in facts.pinned_stages
-        for partition, copies in enumerate(partitions)
-    ]
-
-
-def simulate(
-    setting: ClusterSetting, policy: BalancePolicy | None, until_s: float, stop_early: bool = False
-) -> ClusterOutcome:
-    """Run a cluster under a policy; with `stop_early` only until its placement has not changed for a while."""
-    estimator: Estimator | None = None
-    if policy is not None:
-        estimator = ReportsAlone() if isinstance(policy, HillClimbing) else Estimates()
-    answer = None if policy is None else partial(ask, policy)
-    cluster = TimedCluster(setting, estimator, answer, draw_fast(setting))
-    outcome = cluster.run(min(until_s, SETTLED_S) if stop_early else until_s)
-    while stop_early and cluster.now_s < until_s:
-        last_s = outcome.moved_s[-1] if outcome.moved_s else 0.0
-        if outcome.is_settled and cluster.now_s - last_s >= SETTLED_S:
-            break
-        outcome = cluster.run(min(until_s, cluster.now_s + 2.0))
-    return outcome
+def simulate(setting: ClusterSetting, policy: BalancePolicy | None, until_s: float) -> ClusterOutcome:
+    """Run a cluster under a policy: the thesis's policy on the thesis's own cluster, where moves hold partitions."""
+    if isinstance(policy, HillClimbing):
+        return ThesisCluster(setting, policy).run(until_s)
+    if policy is None:
+        return TimedCluster(setting, draw=draw_fast(setting)).run(until_s)
+    return TimedCluster(setting, Estimates(), partial(ask, policy), draw_fast(setting)).run(until_s)
 
 
 def draw_fast(setting: ClusterSetting) -> RowDraw:

@@ -35,7 +35,6 @@ def run(quick: bool, progress: Progress) -> Rows:
             sites=sites,
             slow_spells=slow_down(["site-6"], LOADED_AT_S),
             batch_rows=8_192 * sites // 32,
-            report_s=0.05 if isinstance(policy, HillClimbing) else 0.1,
         )
         outcome = simulate(setting, policy, 8.0 if policy is None else until_s)
         best = best_rate(setting, until_s)

@@ -126,7 +126,7 @@ class TimedProcess:
                 return [aggregate]
             return [Pooler(self.name, setting.producing, pool, most, step, setting.divided), aggregate]
         if setting.pinned_producers:
-            return [Ingress(self.name, INGRESS_BATCHES * step)]
+            return [Ingress(self.name, max(INGRESS_BATCHES * step, pool * setting.sites))]
         return [Ingress(self.name, pool, transfer_rows_max=most, divided=setting.divided)]
 
     def _carry_out(self, effects: list[Any]) -> None:
