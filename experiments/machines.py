@@ -151,15 +151,17 @@ class _Meter(WorkMeter):
         super().__init__(plan)
         self._processor = processor
 
-    async def report_regularly(self, node: Callable[[], Node], send: Callable[[Work], None]) -> None:
+    async def report_regularly(
+        self, node: Callable[[], Node], report: Callable[[], None], send_work: Callable[[Work], None] | None
+    ) -> None:
         self.start()
-        while True:
+        while send_work is not None:
             await trio.sleep(REPORT_EVERY_S)
             await self._processor.wait_finished()  # As a real site reports when a step has ended.
-            send(self.take(node()))
+            send_work(self.take(node()))
 
-    def start(self, is_timed: bool = True) -> None:
-        super().start(is_timed)
+    def start(self) -> None:
+        super().start()
         self._idle_s = lambda: time.monotonic() - self._processor.busy_s
         self._idle_before_s = self._idle_s()
 

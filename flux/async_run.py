@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import trio
 
 from .dataflow import Dataflow
+from .driver.metrics import Metrics
 from .driver.report import LogEntry, Report
 from .driver.run_state import StateTransfer
 from .driver.status import Status
@@ -93,6 +94,15 @@ class AsyncRun:
     async def status(self) -> Status:
         """Return a snapshot of what the run is doing."""
         return await trio.to_thread.run_sync(self._run.status)
+
+    async def metrics(self) -> Metrics:
+        """Return the metrics of the run, by name."""
+        return await trio.to_thread.run_sync(self._run.metrics)
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus can read the metrics; None without `metrics_port`."""
+        return self._run.metrics_url
 
     async def stop(self) -> None:
         """End every process of the run, now."""

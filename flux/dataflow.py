@@ -144,6 +144,7 @@ class Dataflow:
         stuck_after_s: float = STUCK_AFTER_S,
         balance: Any = BALANCE_DEFAULT,
         slow: OnSlow = "wait",
+        metrics_port: int | str | None = None,
     ) -> Run:
         """Start on `sites` local processes and return the handle; use it in a `with` block.
 
@@ -170,6 +171,9 @@ class Dataflow:
         room for more. Then the source waits for it. With `slow="give-up"` its copies are given up instead, if each of
         its partitions has another copy on a site that is not slow. Such a partition has one copy until the site is not
         slow any more, or another one is added.
+
+        With `metrics_port`, Prometheus can read the metrics of the run at that port of this machine, from this machine
+        only, or at "HOST:PORT"; 0 is any free port, and `run.metrics_url` says which. See docs/metrics.rst.
         """
         policy = Policy(
             on_error=on_error,
@@ -181,7 +185,7 @@ class Dataflow:
         )
         logical = self._logical
         plan = logical.plan(sites, standby, availability, pool_rows, policy)
-        return Run(plan, logical.sources, logical.sinks, logical.outputs, record, crash_limit)
+        return Run(plan, logical.sources, logical.sinks, logical.outputs, record, crash_limit, metrics_port)
 
     def explain(
         self,

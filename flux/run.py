@@ -24,6 +24,9 @@ from .driver.local.fork_check import check_fork
 from .driver.local.run_directory import RunDirectory, remove_abandoned
 from .driver.local.run_requests import RequestHandlers
 from .driver.local.spawner import Spawner, check_descriptors
+from .driver.metrics import Metrics
+from .driver.metrics_endpoint import listen as listen_for_metrics
+from .driver.metrics_endpoint import metrics_address, metrics_url
 from .driver.processes import CRASH_LIMIT, Process, check_crash_limit
 from .driver.report import LogEntry, Report
 from .driver.report_builder import make_report, make_status, since_start
@@ -68,8 +71,12 @@ class Run:
         outputs: Sequence[pa.Schema | None],
         record: str | Path | None = None,
         crash_limit: int | None = CRASH_LIMIT,
+        metrics_port: int | str | None = None,
     ) -> None:
         check_crash_limit(crash_limit)
+        self._metrics_at = None if metrics_port is None else metrics_address(metrics_port)
+        self._metrics_listener: socket.socket | None = None
+        self.metrics_url: str | None = None  # Where Prometheus can read the metrics; None without `metrics_port`.
         self._crash_limit = crash_limit
         self._plan = plan
         self._sources = tuple(sources)
@@ -126,12 +133,14 @@ class Run:
             frozenset(ends),
             self._request_handlers().answer,
             crash_limit=self._crash_limit,
+            metrics_listener=self._metrics_listener,
         )
 
     def _request_handlers(self) -> RequestHandlers:
         """Return the handlers of requests. They change nothing while they wait: the run may be stopped meanwhile."""
         return RequestHandlers(
             status=lambda: self.status().to_dict(),
+            metrics=lambda: self.metrics().to_dict(),
             kill=self.kill,
             drain=lambda site, timeout_s: self._await_drained(self._begin_drain(site), timeout_s, self._watch),
             add_site=lambda standby: self._add_site(self._watch, standby),
@@ -163,8 +172,14 @@ class Run:
         with self._listen(CONTROLLER) as controller:
             spawner = Spawner(lambda name, incarnation: self._make(name, incarnation, controller), self._clean_up)
         try:
+            if self._metrics_at is not None:  # After the fork: a process that outlives this one must not hold the port.
+                self._metrics_listener = listen_for_metrics(self._metrics_at)
+                self.metrics_url = metrics_url(self._metrics_listener)
+                log.info("metrics are at %s", self.metrics_url)
             listener = self._listen("program")
         except BaseException:
+            if self._metrics_listener is not None:
+                self._metrics_listener.close()
             spawner.close()
             raise
         self._driver = self._make_driver(listener, spawner)
@@ -255,6 +270,15 @@ class Run:
         self._driver.wait(lambda run_state: run_state.has_inputs_of_outputs or self._stopped, INPUTS_TIMEOUT_S)
         with self._driver.changed:
             return make_status(self._plan.name, self._run_state, self._driver.processes)
+
+    def metrics(self) -> Metrics:
+        """Return the metrics of the run now, by name; of a run that is over, the last ones.
+
+        `run.metrics().total("flux_rows_total", step="Counts")` is what a step has consumed, `to_text()` what Prometheus
+        reads. Processes report their work once a second.
+        """
+        assert self._driver is not None
+        return self._driver.metrics()
 
     def wait(self, timeout: float | None = None) -> Report:
         """Return the report when the source has ended and every row is durable at the sink."""

@@ -62,6 +62,14 @@ def oldest_cohort(node: Node, stage: int) -> int | None:
     return min(_pooler(node, stage).cons.cohorts, default=None)
 
 
+def held_partitions(node: Node, stage: int) -> list[int]:
+    """The partitions of a stage that are on this site; an ingress and an egress hold none."""
+    machine = node.machines.get(stage)
+    if not isinstance(machine, Pooler):
+        return []
+    return sorted(frozenset[int]().union(*(cohort.partitions for cohort in machine.cons.cohorts.values())))
+
+
 def younger_partitions(node: Node, stage: int) -> frozenset[int] | None:
     """The partitions of a stage that are not in its oldest cohort; None if the site has no copy."""
     machine = node.machines.get(stage)
@@ -96,6 +104,59 @@ def kept_rows(node: Node) -> dict[str, KeptForConsumer]:
                     rows, rows_max = last.rows, last.rows_max
             found[dest[1]] = KeptForConsumer(lag, rows, rows_max)
     return found
+
+
+class StageBuffers(NamedTuple):
+    """What a stage has in front of it on a site, and in its pool after it."""
+
+    stage: int
+    pending_rows: int
+    pool_rows: int
+    pool_rows_max: int
+
+
+def stage_buffers(node: Node) -> Iterator[StageBuffers]:
+    """The rows before and after each stage of a node; a sink has no pool."""
+    for stage, machine in sorted(node.machines.items()):
+        pending = 0 if isinstance(machine, Ingress) else _pending_rows(machine.cons)
+        buffer = None if isinstance(machine, Egress) else machine.prod.buffer
+        yield StageBuffers(stage, pending, buffer.rows if buffer else 0, buffer.bound_rows if buffer else 0)
+
+
+def kept_by_destination(node: Node) -> Iterator[tuple[int, str, int, int]]:
+    """The rows that this node keeps for each consumer node on each edge, and how many it may keep."""
+    for buffer in buffers(node):
+        for dest in buffer.floors:
+            yield dest[0], dest[1], buffer.kept_for(dest), buffer.rows_max(dest)
+
+
+def blocking_edges(node: Node) -> tuple[tuple[int, int], ...]:
+    """The stages of this node that have input, and no room in their pool for output; each with the edge to blame.
+
+    That is the edge of the consumer for which the pool keeps most. An ingress has input whenever it lacks a pull.
+    """
+    return tuple(
+        [
+            (stage, _fullest_edge(machine.prod.buffer))
+            for stage, machine in node.machines.items()
+            if not isinstance(machine, Egress) and machine.prod.buffer.full() and _has_input(machine)
+        ]
+    )
+
+
+def _has_input(machine: Ingress | Pooler) -> bool:
+    if isinstance(machine, Ingress):
+        return not machine.pulling and not machine.ended
+    cons = machine.cons
+    return any(cohort.idle and cons.reach(number) > cohort.consumed for number, cohort in cons.cohorts.items())
+
+
+def _fullest_edge(buffer: Buffer) -> int:
+    return max(buffer.floors, key=buffer.kept_for)[0]
+
+
+def _pending_rows(cons: FhCons) -> int:
+    return sum([len(body) for bodies in pending_bodies(cons).values() for body in bodies])
 
 
 def buffered_bodies(buffer: Buffer) -> list[BufferedBody]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import signal
 from dataclasses import asdict
@@ -13,6 +14,8 @@ import pyarrow as pa
 import trio
 
 from ..driver.launcher import Runnable
+from ..driver.metrics_endpoint import listen as listen_for_metrics
+from ..driver.metrics_endpoint import metrics_address, metrics_url
 from ..driver.remote.exit_monitor import ExitMonitor
 from ..driver.remote.importable import check_module
 from ..driver.remote.join_request import RemoteProcess
@@ -46,6 +49,11 @@ def add(commands: Commands) -> None:
     controller.add_argument("--sites", type=int, default=2, metavar="N", help="sites that hold partitions (default 2)")
     controller.add_argument("--standby", type=int, default=0, metavar="N", help="spare sites (default 0)")
     controller.add_argument("--availability", choices=("pairs", "none"), default="pairs")
+    controller.add_argument(
+        "--metrics-port",
+        metavar="[HOST:]PORT",
+        help="serve metrics for Prometheus there; of a port alone, at the host of --listen",
+    )
     add_policy(controller)
     _add_journal(controller)
     controller.set_defaults(command=_controller)
@@ -128,8 +136,14 @@ def _controller(options: argparse.Namespace) -> int:
     config = RemoteConfig(
         plan=flow.plan, directory=directory, run=own.run, secret=own.secret, tls=own.tls, controller=where, here=where
     )
-    with address.listen(where) as listener:
-        return _run_process(RemoteController(config, listener, settings))
+    with contextlib.ExitStack() as listening:
+        listener = listening.enter_context(address.listen(where))
+        metrics_listener = None
+        if options.metrics_port is not None:
+            at = metrics_address(options.metrics_port, address.host_and_port(options.listen)[0])
+            metrics_listener = listening.enter_context(listen_for_metrics(at))
+            log.info("metrics are at %s", metrics_url(metrics_listener))
+        return _run_process(RemoteController(config, listener, settings, metrics_listener))
 
 
 def _join(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`flux status`, `top`, `kill`, `drain`, `add-site` and `stop`: commands for a run that is in progress."""
+"""`flux status`, `top`, `metrics`, `kill`, `drain`, `add-site` and `stop`: commands for a run that is in progress."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..driver.local import registry
+from ..driver.metrics import Metrics
 from ..types.errors import FluxError
 from ..wire import requests
 from ..wire.connections import Identity
@@ -32,7 +33,7 @@ _EVERY_MAX_S = 86_400.0
 
 
 def add(commands: Commands) -> None:
-    """Add the six commands to the parser."""
+    """Add the seven commands to the parser."""
     status = commands.add_parser("status", help="print what a run is doing")
     _add_target(status)
     _add_json(status)
@@ -49,6 +50,10 @@ def add(commands: Commands) -> None:
         help="how long to wait for a run that is not there yet (default: until Ctrl-C, or with --once and --json not)",
     )
     top.set_defaults(command=_top)
+    metrics = commands.add_parser("metrics", help="print the metrics of a run, as Prometheus reads them")
+    _add_target(metrics)
+    _add_json(metrics)
+    metrics.set_defaults(command=_metrics)
     kill = commands.add_parser("kill", help="SIGKILL a process of a run, to see what happens")
     _add_target(kill)
     kill.add_argument("process", metavar="PROCESS", help="a site, ingress, egress or controller")
@@ -135,6 +140,12 @@ def _top(options: argparse.Namespace) -> int:
     outcome = None if options.controller is None else target.outcome
     if options.json or options.once or not watch(target.status, options.every, outcome):
         _print_status(target.status(), options.json)
+    return 0
+
+
+def _metrics(options: argparse.Namespace) -> int:
+    document = Target.of(options).ask(requests.MetricsRequest(), _STATUS_TIMEOUT_S)
+    print_result(json.dumps(document) if options.json else Metrics.from_dict(document).to_text().rstrip("\n"))
     return 0
 
 

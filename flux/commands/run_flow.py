@@ -52,6 +52,11 @@ def add(commands: Commands) -> None:
         help=f"deaths of ingress, egress or controller within {CRASH_WINDOW_S:g} s that end the run, or 'never' "
         f"(default {CRASH_LIMIT})",
     )
+    run.add_argument(
+        "--metrics-port",
+        metavar="[HOST:]PORT",
+        help="serve metrics for Prometheus there (default host: this machine only)",
+    )
     run.add_argument("--record", metavar="DIR", help="record every process's messages and effects there")
     run.add_argument("--plot", metavar="FILE", help="draw rates, latency, failures and recoveries to FILE")
     run.add_argument("--json", action="store_true", help="print the report as one JSON document, and no progress")
@@ -73,6 +78,7 @@ def _run(options: argparse.Namespace) -> int:
         try:
             settings = {"availability": options.availability, "record": options.record}
             chosen = {**asdict(policy_of(options)), "crash_limit": options.crash_limit}
+            chosen["metrics_port"] = options.metrics_port
             with flow.start(options.sites, options.standby, **settings, **chosen) as run:
                 report = _wait_with_progress(run, progress)
         except OSError as error:

@@ -70,6 +70,11 @@ class BalanceLog:
     _reasons: dict[int, tuple[str, int | None]] = field(default_factory=dict)  # By the version of the copy.
     _count: int = 0
 
+    @property
+    def round_count(self) -> int:
+        """How many rounds have begun."""
+        return self._count
+
     def apply_loads(self, report: reports.SiteLoads, now: float) -> None:
         """Take the loads of all sites."""
         loads = {load.site: load for load in report.sites}

@@ -7,6 +7,9 @@ may be started again: there the sequence numbers say which rows were counted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 from ..wire.reports import RowsLate, RowsShed, RowsSkipped
 from .report import SkippedRow
 
@@ -35,6 +38,25 @@ class DroppedRows:
     def late(self) -> int:
         """How many rows arrived when the watermark had passed their time."""
         return sum(self._late.values())
+
+    def skipped_counts(self) -> list[tuple[Step, int, int]]:
+        """Return step, partition and count of the rows that were refused."""
+        return [(step, partition, count) for (step, partition), count in sorted(self._totals.items())]
+
+    def late_counts(self) -> list[tuple[Step, int, int]]:
+        """Return step, partition and count of the late rows."""
+        return [(step, partition, count) for (step, partition), count in sorted(self._late.items())]
+
+    def restore(self, skipped: Iterable[Sequence[Any]], late: Iterable[Sequence[Any]], upto: Iterable[Any]) -> None:
+        """Set what an earlier driver has counted, and up to which numbers it has counted steps in the ingress."""
+        self._totals = {((stage, number), partition): count for (stage, number), partition, count in skipped}
+        self._late = {((stage, number), partition): count for (stage, number), partition, count in late}
+        self._counted_upto = {(stage, number): last for (stage, number), last in upto}
+
+    @property
+    def counted_upto(self) -> dict[Step, int]:
+        """The last number that each step in the ingress has skipped."""
+        return self._counted_upto
 
     def apply(self, report: RowsSkipped | RowsShed | RowsLate) -> list[str]:
         """Count what a process reports; return lines for the log."""

@@ -8,6 +8,7 @@ silent it is its last heartbeat: the time until the controller declares it dead 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -35,6 +36,20 @@ def failures_of(run_state: RunState, now: float | None = None) -> list[Failure]:
         now = run_state.history.last_output_at or 0.0  # The time after the last row is not an outage.
     failures = [_failure(process, run_state, row_times, now) for process in _dead(run_state)]
     return sorted(failures, key=lambda failure: failure.when_s)
+
+
+def death_counts(run_state: RunState) -> tuple[Counter[str], Counter[str]]:
+    """Return how many processes of each role have died, and of how many the run has recovered; neither ever falls."""
+    died, recovered = Counter(run_state.events.failures_before), Counter(run_state.events.recoveries_before)
+    for process in _dead(run_state):
+        role = "site" if process.is_site else process.name
+        died[role] += 1
+        # Of a site that is not declared dead yet, its copies are not missed yet: a view that is whole says nothing.
+        is_back = process.back_at is not None
+        if process.is_site and process.node in run_state.closed_at:
+            is_back = _recovery(process, run_state)[0] is not None
+        recovered[role] += is_back
+    return died, recovered
 
 
 def close_ups_of(run_state: RunState) -> list[list[Interval]]:

@@ -20,6 +20,7 @@ from . import actions
 from .balance_log import BalanceLog
 from .dropped_rows import DroppedRows
 from .history import History
+from .measured import EventTotals, Measured
 from .processes import Process
 
 INPUTS_TIMEOUT_S = 0.5  # A status waits this long for `has_inputs_of_outputs`: the ingress may just be restarted.
@@ -105,12 +106,17 @@ class RunState:
     changes: list[tuple[float, str]] = field(default_factory=list)  # Of which sites there are, as the user wanted.
     dropped_rows: DroppedRows = field(default_factory=DroppedRows)
     balance: BalanceLog = field(default_factory=BalanceLog)
+    measured: Measured = field(init=False)
+    events: EventTotals = field(default_factory=EventTotals)
     stopped: set[str] = field(default_factory=set)  # Nodes that have ended as commanded.
     compared: bool = False  # Whether the controller has compared the copies at the end of the stream.
     comparison_steps: int = 0  # How often a copy that this comparison waits for has advanced.
     diverged: FluxError | None = None  # Two copies had emitted different rows when the run ended.
     deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.
     declared: list[Process] = field(default_factory=list)  # Declared dead while the process was there.
+
+    def __post_init__(self) -> None:
+        self.measured = Measured(self.plan)
 
     def apply(self, report: reports.Report, node: str, now: float) -> list[actions.DriverAction]:
         """Take in a report of `node`; return what is to be done. A report that is repeated changes nothing.
@@ -132,6 +138,8 @@ class RunState:
                 self.copies, self.building = report.copies, report.building
             case reports.Load():
                 self.buffered_rows[node] = report.buffered_rows
+            case reports.Measures():
+                self.measured.apply(report, node, now, is_dead=node in self.closed_at)
             case reports.SiteLoads():
                 self.balance.apply_loads(report, now)
             case reports.CopiesRetired():
@@ -208,6 +216,7 @@ class RunState:
         if report.seen_at is not None:
             self.seen_at[report.node] = report.seen_at
         self.closed_at[report.node] = report.at
+        self.measured.forget(report.node)
         return [actions.NodeDied(report.node)]
 
     def _apply_sent(self, report: reports.StateSent, donor: str, now: float) -> None:
@@ -224,6 +233,8 @@ class RunState:
             donor=donor,
             send_s=report.send_s,
         )
+        self.events.add_move(report.stage, report.size_bytes)
+        self.measured.note_state(report.stage, report.partition, report.size_bytes)
         self.recent_transfers.append(transfer)
         self.last_transfers.append(transfer)
 

@@ -99,6 +99,10 @@ class Hosted:
         """Return the seconds that the calls for each partition took since the last call, if they are timed."""
         return {}
 
+    def key_counts(self) -> dict[int, int]:
+        """Return how many keys the state of each partition has, if that costs nothing to know."""
+        return {}
+
     @property
     def output(self) -> Any:
         """The schema of its output as far as it is known: a schema, a `PartialSchema` or None."""

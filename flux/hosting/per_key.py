@@ -49,6 +49,9 @@ class PerKey(Hosted):
     def needs_punctuations(self) -> bool:
         return self._timers is not None
 
+    def key_counts(self) -> dict[int, int]:
+        return {pid: len(states) for pid, states in self._states.items()}
+
     def process(self, batch: Batch) -> Batch | None:
         if len(batch) == 0:
             return None

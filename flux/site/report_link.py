@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from ..wire.link import Link
-from ..wire.reports import Load, ProcessUp, Report, RowsNumbered, RowsShed, RowsWritten, report_frame
+from ..wire.reports import Load, Measures, ProcessUp, Report, RowsNumbered, RowsShed, RowsWritten, report_frame
 
 # Each holds totals, so the next one includes what the last reported.
-_TOTALS = (RowsWritten, RowsNumbered, RowsShed, Load)
+_TOTALS = (RowsWritten, RowsNumbered, RowsShed, Load, Measures)
 
 
 class ReportLink(Link):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import trio
@@ -47,6 +48,10 @@ class Role(Protocol):
     def answer(self, request: FromController) -> FromNode:
         """Return the answer to a question of the controller."""
         raise BadFrame(f"{type(self).__name__} holds no partitions that could be compared: {request!r}")
+
+    def key_counts(self, stage: int) -> Mapping[int, int]:
+        """Return the number of keys in the state of each partition of a stage, where that is known."""
+        return {}
 
     def repeat_reports(self) -> None:
         """Report again what a driver that was started again must know."""

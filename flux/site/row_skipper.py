@@ -115,6 +115,9 @@ class RowSkipper(Hosted):
     def take_costs(self) -> dict[int, float]:
         return self._inner.take_costs()
 
+    def key_counts(self) -> dict[int, int]:
+        return self._inner.key_counts()
+
     @property
     def output(self) -> Any:
         return self._inner.output
@@ -130,6 +133,10 @@ class RowSkipper(Hosted):
         changed = {row.partition for row in skipped} | self._arrived
         self._arrived = set()
         return {pid: self._counts[pid] for pid in sorted(changed) if pid in self._counts}, skipped
+
+    def skipped_totals(self) -> dict[int, int]:
+        """Return the counts of the partitions that have skipped any."""
+        return {pid: count for pid, count in sorted(self._counts.items()) if count}
 
     def take_rows(self) -> list[Batch]:
         """Return the rows skipped since the last call, each as a batch of one row of `SKIPPED_SCHEMA`."""

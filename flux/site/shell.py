@@ -161,8 +161,9 @@ class Shell:
             nursery.start_soon(self.peers.mind_links)
             nursery.start_soon(self._guarded_loop)
             nursery.start_soon(self._report_load)
-            if self.meter.is_on and self.role.reports_work:
-                nursery.start_soon(self.meter.report_regularly, lambda: self.node, self._send_work)
+            works = self.meter.is_balanced and self.role.reports_work
+            send_work = self._send_work if works else None
+            nursery.start_soon(self.meter.report_regularly, lambda: self.node, self._report_measures, send_work)
 
     async def _guarded_loop(self) -> None:
         with self._working:
@@ -190,7 +191,8 @@ class Shell:
                 await trio.lowlevel.checkpoint()
             else:
                 self._wake = trio.Event()
-                await self._wake.wait()
+                with self.meter.pool_waits.idle(self.node):
+                    await self._wake.wait()
 
     def _relieve(self) -> None:
         for buffer in buffers(self.node):
@@ -343,7 +345,10 @@ class Shell:
             command = read_command(frame[0])
             if isinstance(command, StopProcess):
                 self._working.cancel()
-                self.report(self.role.stop())
+                stopped = self.role.stop()
+                self.meter.take(self.node)
+                self._report_measures()
+                self.report(stopped)
                 await self.reports.drain()
                 leave(command.status)
             if isinstance(command, KillProcess):
@@ -359,6 +364,10 @@ class Shell:
         if self._failed is not None:
             self.report(self._failed)
         self.role.repeat_reports()
+        self._report_measures()
+
+    def _report_measures(self) -> None:
+        self.report(self.meter.measures(self.node, self.role.key_counts))
 
     async def _report_load(self) -> None:
         """Report now and then how much is buffered here until consumers acknowledge it."""

@@ -86,6 +86,20 @@ class Steps:
                 [(row.partition, row.sn) for row in skipped],
             )
 
+    def skipped_totals(self) -> Iterator[RowsSkipped]:
+        """Yield for each step a report of all that it has skipped of the partitions here, if it has skipped any."""
+        for number, step in enumerate(self.hosted):
+            if isinstance(step, RowSkipper) and (totals := step.skipped_totals()):
+                yield self._report(step, number, totals, ())
+
+    def key_counts(self) -> dict[int, int]:
+        """Return the number of keys in the states of each partition, of all steps, where that is known."""
+        counts: dict[int, int] = {}
+        for step in self.hosted:
+            for partition, count in step.key_counts().items():
+                counts[partition] = counts.get(partition, 0) + count
+        return counts
+
     def _report(
         self, step: RowSkipper, number: int, totals: Mapping[int, int], skipped: Sequence[SkippedInput]
     ) -> RowsSkipped:

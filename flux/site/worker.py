@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import mmap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from ..exchange.edge_bodies import LaneBody, rows_of_edges
 from ..exchange.rows import SN, Rows
 from ..exchange.stage_output import route_output
 from ..model.batch import Batch
+from ..model.punctuation import Punctuation
 from ..protocols.inspection import cohorts, consumed, oldest_cohort
 from ..protocols.messages import Consume, Consumed, Drop, Effect, Install, State
 from ..protocols.node import Node
@@ -79,6 +80,7 @@ class Worker(Role):
         paired = [stage for stage in stages if plan.segment(stage).copies > 1]
         self._emitted = {stage: EmittedRows(plan.segment(stage).ordered) for stage in paired}
         self._crash_note = CrashNote(note or note_in(config.directory / f"{name}{SUFFIX}"))
+        self._late: dict[int, dict[int, dict[int, int]]] = {}  # Late rows by stage, step and partition.
         self._checks: dict[int, StateCheck] = {}
         self._installer = CopyInstaller()
         self._transfer = CopyTransfer(self.shell, self._segments, self._digests, self._types)
@@ -93,7 +95,7 @@ class Worker(Role):
             held = [p for p, copies in enumerate(placed.copies[stage]) if self.shell.name in copies]
             self._segments[stage] = Steps(self._plan, stage)
             self._segments[stage].open(held)
-            if self.shell.meter.is_on:
+            if self.shell.meter.is_balanced:
                 self._segments[stage].time_partitions()
             self._types |= {(stage, number): step.words for number, step in enumerate(self._segments[stage])}
             is_paired = self._plan.segment(stage).copies > 1
@@ -165,6 +167,7 @@ class Worker(Role):
         first, last = _span(job, whole)
         self._crash_note.begin(Job(stage=job.stage, after=first, upto=last, partitions=job.partitions))
         punctuations = [replace(each, partitions=job.partitions) for each in whole.punctuations]
+        self._note_watermark(job, punctuations)
         rows = whole.batch
         outputs = self._segments[job.stage].process(rows, punctuations)
         self._crash_note.end()
@@ -190,6 +193,23 @@ class Worker(Role):
         )
         self.shell.enqueue(done)
 
+    def _note_watermark(self, job: Consume, punctuations: Sequence[Punctuation]) -> None:
+        """Note the last watermark that the oldest cohort has passed."""
+        values = [each.value for each in punctuations if each.kind == "watermark" and each.value is not None]
+        if values and job.cohort == oldest_cohort(self.shell.node, job.stage):
+            self.shell.meter.watermarks[job.stage] = values[-1]
+
+    def key_counts(self, stage: int) -> Mapping[int, int]:
+        return self._segments[stage].key_counts() if stage in self._segments else {}
+
+    def repeat_reports(self) -> None:
+        """Report all totals of skipped and of late rows again: a driver that was started again may not have them."""
+        for stage, steps in self._segments.items():
+            for report in steps.skipped_totals():
+                self.shell.report(report)
+            for number, totals in self._late.get(stage, {}).items():
+                self._send_late(stage, number, totals)
+
     def _next_step(self, job: Consume, busy_s: float) -> int:
         """Return the positions that the next step may take, after one that took `busy_s` (rule 36)."""
         is_oldest = job.cohort == oldest_cohort(self.shell.node, job.stage)
@@ -208,8 +228,12 @@ class Worker(Role):
         """Report late-row counts that changed."""
         for number, step in enumerate(self._segments[stage]):
             if totals := step.take_late():
-                late = tuple(totals.items())
-                self.shell.report(RowsLate(step=step.step.name, stage=stage, number=number, totals=late))
+                self._late.setdefault(stage, {}).setdefault(number, {}).update(totals)
+                self._send_late(stage, number, totals)
+
+    def _send_late(self, stage: int, number: int, totals: Mapping[int, int]) -> None:
+        step = self._segments[stage].hosted[number].step.name
+        self.shell.report(RowsLate(step=step, stage=stage, number=number, totals=tuple(totals.items())))
 
     def _compare(self, job: Consume, body: LaneBody, skipped: Skips) -> None:
         """Have what was emitted compared with what the other copies emit."""
@@ -229,6 +253,7 @@ class Worker(Role):
             self._checks[effect.stage].forget(effect.partition)
         if isinstance(effect, Install):
             self._digests[effect.stage].put(effect.partition, effect.body.digest, effect.body.beyond)
+            self.shell.meter.put_row_total(effect.stage, effect.partition, effect.body.rows)
             if effect.stage in self._emitted:
                 self._emitted[effect.stage].on_installed(effect.partition)
             with self._moving(effect.stage):

@@ -70,6 +70,43 @@ class Load(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageMeasures:
+    """What a process has done for `stage`, and what it holds of it.
+
+    `rows` are those that each of the `partitions` has consumed: since the run began, on whatever sites it was. `keys`
+    are those of their states; none if they are not known. `busy_s` is the time of the stage's steps in this process.
+    Rows wait for the stage, and in its pool for others. The watermark is the last that the stage has passed.
+    """
+
+    stage: int
+    partitions: tuple[int, ...]
+    rows: tuple[int, ...]
+    keys: tuple[int, ...]
+    busy_s: float
+    pending_rows: int
+    pool_rows: int
+    pool_rows_max: int
+    watermark_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures(Report):
+    """What a process has done since it began, `elapsed_s` ago, and what it buffers now.
+
+    In `busy_s` its loop worked, without the time in which it moved state. `waits` are (stage, edge, seconds): how long
+    the stage had input and no room for output, because of that edge. `kept` are (edge, node, rows, most): the rows that
+    are kept for a consumer until it has acknowledged them, and how many may be.
+    """
+
+    elapsed_s: float
+    busy_s: float
+    moving_s: float
+    stages: tuple[StageMeasures, ...]
+    waits: tuple[tuple[int, int, float], ...]
+    kept: tuple[tuple[int, str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStuck(Report):
     """Code of the user in the process `node` does not return; `text` is empty when it has."""
 
@@ -365,7 +402,7 @@ class CompareCopies(Command):
     """To the controller: the stream has ended; report whether all copies have emitted the same."""
 
 
-_PARTS = (SkippedContent, SiteLoad, RoundId, Ahead, Block)
+_PARTS = (StageMeasures, SkippedContent, SiteLoad, RoundId, Ahead, Block)
 _REPORTS = Codec([*subclasses_in(globals(), Report), *_PARTS])
 _COMMANDS = Codec([*subclasses_in(globals(), Command), *_PARTS])
 

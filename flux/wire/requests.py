@@ -44,6 +44,11 @@ class StatusRequest(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsRequest(Request):
+    """What are the metrics of the run?"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRequest(Request):
     """How has the run ended? The answer comes when it has."""
 

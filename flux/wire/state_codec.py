@@ -75,15 +75,17 @@ class OutsideBuffers:
 class Parcel:
     """The state of one partition, for each step of its segment, as a body of the protocol; and its digest.
 
-    `beyond` is the part of the digest after the positions at which copies are compared.
+    `beyond` is the part of the digest after the positions at which copies are compared. The partition has consumed
+    `rows` since the run began.
     """
 
-    __slots__ = ("beyond", "digest", "states", "token")
+    __slots__ = ("beyond", "digest", "rows", "states", "token")
 
-    def __init__(self, states: Any, digest: int, beyond: Any = ()) -> None:
+    def __init__(self, states: Any, digest: int, beyond: Any = (), rows: int = 0) -> None:
         self.states = states
         self.digest = digest
         self.beyond = beyond
+        self.rows = rows
         self.token = next(_tokens)  # Stands for it in a recording.
 
 

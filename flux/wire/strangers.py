@@ -17,14 +17,37 @@ from dataclasses import dataclass
 
 import trio
 
-__all__ = ["LINES_MAX", "LINES_PERIOD_S", "STRANGERS_MAX", "await_authentication", "log_closed"]
+__all__ = ["LINES_MAX", "LINES_PERIOD_S", "STRANGERS_MAX", "Crowd", "await_authentication", "log_closed"]
 
 STRANGERS_MAX = 64
 LINES_MAX = 32  # In each period.
 LINES_PERIOD_S = 60.0
 
-_ScopesByAge = dict[trio.CancelScope, None]
-_strangers: trio.lowlevel.RunVar[_ScopesByAge] = trio.lowlevel.RunVar("flux strangers")
+
+class Crowd:
+    """At most `most` connections at a time: of too many, the oldest is closed."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._scopes: dict[trio.CancelScope, None] = {}  # By age.
+
+    @contextlib.contextmanager
+    def admit(self, deadline_s: float) -> Iterator[trio.CancelScope]:
+        """Serve one connection in this block; it is cancelled if it takes too long or is crowded out."""
+        scope = trio.CancelScope(deadline=trio.current_time() + deadline_s)
+        self._scopes[scope] = None
+        if len(self._scopes) > self._most:
+            oldest = next(iter(self._scopes))
+            del self._scopes[oldest]
+            oldest.cancel()
+        try:
+            with scope:
+                yield scope
+        finally:
+            self._scopes.pop(scope, None)
+
+
+_strangers: trio.lowlevel.RunVar[Crowd] = trio.lowlevel.RunVar("flux strangers")
 
 
 @dataclass
@@ -46,21 +69,12 @@ def await_authentication(deadline_s: float) -> Iterator[trio.CancelScope]:
     close the connection.
     """
     try:
-        scopes = _strangers.get()
+        crowd = _strangers.get()
     except LookupError:
-        scopes = {}
-        _strangers.set(scopes)
-    scope = trio.CancelScope(deadline=trio.current_time() + deadline_s)
-    scopes[scope] = None
-    if len(scopes) > STRANGERS_MAX:
-        oldest = next(iter(scopes))
-        del scopes[oldest]
-        oldest.cancel()
-    try:
-        with scope:
-            yield scope
-    finally:
-        scopes.pop(scope, None)
+        crowd = Crowd(STRANGERS_MAX)
+        _strangers.set(crowd)
+    with crowd.admit(deadline_s) as scope:
+        yield scope
 
 
 def log_closed(log: Callable[[int, str], None], level: int, line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from flux.protocols.inspection import kept_rows
 from flux.protocols.messages import Consume, OutputRun
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
-from flux.site.work_meter import REPORT_EVERY_S, WorkMeter
+from flux.site.work_meter import MEASURES_EVERY_S, REPORT_EVERY_S, WorkMeter
 from flux.system import idle_time
 
 PARTITIONS = 4
@@ -67,19 +68,15 @@ def test_rows_and_positions_of_all_steps_since_the_last_report_are_counted() -> 
     assert (stage.positions, stage.rows, stage.busy_s) == (0, (), 0.0), "the next interval begins empty"
 
 
-@pytest.mark.parametrize("order", ["in turns", "sorted"])
-def test_of_long_steps_a_part_is_counted_and_the_sums_of_many_are_right(order: str) -> None:
+def test_rows_of_long_steps_are_counted_exactly() -> None:
     meter, node = WorkMeter(plan_of()), site()
-    partitions = np.repeat([0, 0, 0, 2, 3], 4_000)  # Of five rows three are of partition 0.
-    rows = rows_of(*(partitions if order == "sorted" else partitions.reshape(5, -1).T.ravel()))
+    rows = rows_of(*np.repeat([0, 0, 0, 2, 3], 4_000))  # Of five rows three are of partition 0.
 
     for step in range(200):
         meter.note_step(node, job(step, step + 1), rows, 0.01, {})
 
     [stage] = meter.take(node).stages
-    counted = dict(stage.rows)
-    assert sum(counted.values()) == pytest.approx(200 * len(rows), abs=2)
-    assert counted == pytest.approx({0: 2_400_000, 2: 800_000, 3: 800_000}, rel=0.03 if order == "sorted" else 0.001)
+    assert dict(stage.rows) == {0: 2_400_000, 2: 800_000, 3: 800_000}
 
 
 def test_a_younger_cohort_advances_no_position_and_catches_up_for_the_whole_interval() -> None:
@@ -117,11 +114,34 @@ def test_a_site_without_copies_reports_no_stage() -> None:
     assert WorkMeter(plan_of()).take(Node("site-3", [Pooler("site-3", 1, 100)])).stages == ()
 
 
-def test_nothing_is_counted_in_a_run_that_is_not_balanced() -> None:
-    meter, node = WorkMeter(plan_of("off")), site()
-    meter.note_step(node, job(0, 10), rows_of(0), 1.0, {})
-    [stage] = meter.take(node).stages
-    assert not meter.is_on and stage.rows == ()
+def keys_of(stage: int) -> dict[int, int]:
+    return {0: 5, 3: 1}
+
+
+@pytest.mark.parametrize("balance", ["auto", "off"])
+def test_measures_are_totals_since_the_run_began_also_where_nothing_is_balanced(balance: str) -> None:
+    meter, node = WorkMeter(plan_of(balance)), site()
+    meter.note_step(node, job(0, 10), rows_of(0, 3), 1.0, {})
+    meter.take(node)
+    meter.note_step(node, job(10, 20), rows_of(0), 0.5, {})
+
+    for _ in range(2):
+        [stage] = meter.measures(node, keys_of).stages
+        assert (stage.partitions, stage.rows, stage.keys) == ((0, 1, 2, 3), (2, 0, 0, 1), (5, 0, 0, 1))
+        assert stage.busy_s == 1.5
+    assert meter.take(node).stages[0].rows == ((0, 1),), "what was measured is in the next interval, too"
+
+
+def test_the_total_of_a_copy_that_arrives_is_where_it_was_and_its_work_is_not() -> None:
+    donor, meter, node = WorkMeter(plan_of()), WorkMeter(plan_of()), site()
+    donor.note_step(node, job(0, 10), rows_of(2, 2, 2), 0.1, {})
+    meter.note_step(node, job(0, 10), rows_of(0), 0.1, {})
+
+    meter.put_row_total(1, 2, donor.row_total(1, 2))
+    meter.note_step(node, job(10, 20), rows_of(2), 0.1, {})
+
+    assert meter.measures(node, keys_of).stages[0].rows == (1, 0, 4, 0)
+    assert meter.take(node).stages[0].rows == ((0, 1), (2, 1))
 
 
 def test_an_operator_per_partition_is_timed_and_the_other_forms_are_not() -> None:
@@ -209,21 +229,35 @@ def test_reports_come_unasked(autojump_clock: trio.testing.MockClock) -> None:
         reports: list[Work] = []
         meter, node = WorkMeter(plan_of()), site()
         with trio.move_on_after(4.5 * REPORT_EVERY_S):
-            await meter.report_regularly(lambda: node, reports.append)
+            await meter.report_regularly(lambda: node, lambda: None, reports.append)
         return reports
 
     assert [work.number for work in trio.run(main, clock=autojump_clock)] == [1, 2, 3, 4]
 
 
-def test_an_ingress_is_not_timed() -> None:
-    """The loop's hooks would cost it more than all else of its reports."""
+@pytest.mark.parametrize("works", [True, False])
+def test_measures_are_reported_once_a_second(works: bool, autojump_clock: trio.testing.MockClock) -> None:
+    async def main() -> list[float]:
+        reported: list[float] = []
+        meter, node = WorkMeter(plan_of()), site()
+        with patch("time.monotonic", trio.current_time), trio.move_on_after(3.5 * MEASURES_EVERY_S):
+            begun = trio.current_time()
+            send_work = (lambda work: None) if works else None
+            await meter.report_regularly(lambda: node, lambda: reported.append(trio.current_time() - begun), send_work)
+        return reported
+
+    assert trio.run(main, clock=autojump_clock) == pytest.approx([1, 2, 3], abs=0.21)
+
+
+def test_the_work_of_an_ingress_has_no_busy_time() -> None:
+    """It is compared with no site."""
 
     async def main() -> Work:
         reports: list[Work] = []
         meter, node = WorkMeter(plan_of()), Node("ingress", [Ingress("ingress", 100)])
         with trio.move_on_after(2 * REPORT_EVERY_S):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(meter.report_regularly, lambda: node, reports.append)
+                nursery.start_soon(meter.report_regularly, lambda: node, lambda: None, reports.append)
                 end_s = time.monotonic() + REPORT_EVERY_S
                 while time.monotonic() < end_s:  # It is busy all the time.
                     await trio.lowlevel.checkpoint()

@@ -29,8 +29,12 @@ from ...wire.link import Link, accept_loop
 from ...wire.requests import COMMAND, Request, read_request
 from .. import actions
 from ..failures import settle_if_due
+from ..metric_families import make_metrics
+from ..metrics import Metrics
+from ..metrics_endpoint import MetricsEndpoint
 from ..poison_rows import PoisonRowDetector
 from ..processes import CRASH_LIMIT, Process, Processes
+from ..report_builder import make_status
 from ..run_state import RunState, SinkProgress
 from .site_hooks import ForkedSites, SiteHooks
 from .spawner import Spawner
@@ -41,6 +45,7 @@ T = TypeVar("T")
 log = logging.getLogger("flux")
 
 _LAST_REPORTS_TIMEOUT_S = 5.0
+_LAST_MEASURES_TIMEOUT_S = 1.0  # A fork of a process may hold its connection open.
 _COMPARED_WITHIN_S = 30.0  # More than the controller waits for sites that do not advance.
 
 
@@ -58,12 +63,14 @@ class Driver:
         answer: Callable[[Request], dict[str, Any]],
         site_hooks: SiteHooks | None = None,
         crash_limit: int | None = CRASH_LIMIT,
+        metrics_listener: socket.socket | None = None,
     ) -> None:
         self.run_state = RunState(config.plan, sinks=[SinkProgress() for _ in sinks])
         self.changed = threading.Condition()
         self._config = config
         self._sinks = sinks
         self._listener = listener
+        self._metrics_listener = metrics_listener
         self._spawner = spawner
         self._names = names
         self._restarts = restarts
@@ -94,6 +101,12 @@ class Driver:
             process.kill()
             if not self.changed.wait_for(lambda: process.gone, deadline - time.monotonic()):
                 raise FluxError(f"{name} (process {process.pid}) did not end {timeout_s:g} s after SIGKILL")
+
+    def metrics(self) -> Metrics:
+        """Return the metrics of the run, as they are known now."""
+        with self.changed:
+            status = make_status(self._config.plan.name, self.run_state, self.processes)
+            return make_metrics(status, self.run_state, time.monotonic())
 
     def start_site(self, standby: bool = False) -> Process:
         """Start a further site; a `standby` is a spare."""
@@ -129,10 +142,15 @@ class Driver:
         self._wait_for_comparison()
         self.run_in_thread(self._stop)
         self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
+        self.wait(lambda run_state: self._is_all_taken() or not self._thread.is_alive(), _LAST_MEASURES_TIMEOUT_S)
         with self.changed:
             for process in self.processes:
                 process.kill()
         self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
+
+    def _is_all_taken(self) -> bool:
+        """Whether nothing more can arrive from processes that have ended: their last reports have their totals."""
+        return all(over.is_set() for over in self._over.values())
 
     def _wait_for_comparison(self) -> None:
         """Wait until the copies are compared, as long as the controller is there and those that lag advance."""
@@ -205,6 +223,8 @@ class Driver:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._supervisor.run, self._names, nursery)
+                if self._metrics_listener is not None:
+                    nursery.start_soon(MetricsEndpoint(self._metrics_listener, lambda: self.metrics().to_text()).serve)
                 with self._listener:
                     await accept_loop(self._listener, self._accepted)
 
@@ -232,6 +252,7 @@ class Driver:
             over.set()
             link.close()
             with self.changed:
+                self.changed.notify_all()
                 if (process := self.processes.of_node(link.peer)) is not None:
                     self._site_hooks.on_disconnected(process, link)
 

@@ -1,4 +1,4 @@
-"""The requests that a local run answers: `flux status`, `top`, `kill`, `drain`, `add-site` and `stop`."""
+"""The requests that a local run answers: `flux status`, `top`, `metrics`, `kill`, `drain`, `add-site` and `stop`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class RequestHandlers:
     """What a run does for each request. A handler runs in a thread of its own and may block."""
 
     status: Callable[[], dict[str, Any]]
+    metrics: Callable[[], dict[str, Any]]
     kill: Callable[[str], None]
     drain: Callable[[str, float], None]  # A site, and the timeout in seconds.
     add_site: Callable[[bool], str]  # Whether it is a standby.
@@ -31,6 +32,8 @@ class RequestHandlers:
         match request:
             case requests.StatusRequest():
                 return self.status()
+            case requests.MetricsRequest():
+                return self.metrics()
             case requests.KillRequest(process=process):
                 self.kill(process)
             case requests.DrainRequest(site=site, within_s=within_s):
@@ -41,5 +44,7 @@ class RequestHandlers:
                 self.stop()
             case _:
                 what = type(request).__name__
-                raise FluxError(f"a local run can be asked for status, kill, drain, add-site and stop, not for {what}")
+                raise FluxError(
+                    f"a local run can be asked for status, metrics, kill, drain, add-site and stop, not for {what}"
+                )
         return {}

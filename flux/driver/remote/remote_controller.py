@@ -7,6 +7,7 @@ ended, a note of that. A controller that is restarted after the end only stops t
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import signal
@@ -28,11 +29,16 @@ from ...types.errors import FluxError, NoSites, PlanError
 from ...wire import requests
 from ...wire.link import Link, tune
 from ...wire.reports import REPORT_KIND, KillProcess, command_frame
+from ..metrics import Metrics
+from ..metrics_endpoint import MetricsEndpoint
 from ..run_state import INPUTS_TIMEOUT_S
+from .kept_totals import KEPT_EVERY_S, KeptTotals
 from .process_names import ProcessNames
 from .remote_config import RemoteConfig
 from .remote_driver import RemoteDriver
 from .remote_flow import description
+
+log = logging.getLogger("flux")
 
 _RUN, _ENDED = "run", "ended"
 _STOP_TIMEOUT_S = 10.0  # A process that is stopped may have a sink to flush.
@@ -42,7 +48,13 @@ _LOOK_EVERY_S = 0.05
 class RemoteController(DriverAccess):
     """The process of `flux controller`."""
 
-    def __init__(self, config: RemoteConfig, listener: socket.socket, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        config: RemoteConfig,
+        listener: socket.socket,
+        settings: dict[str, Any],
+        metrics_listener: socket.socket | None = None,
+    ) -> None:
         views = ViewJournal(config.directory / JOURNAL)
         # Read once this process holds the lock of the journal.
         self.config = replace(config, run=_run_name(config.directory))
@@ -50,6 +62,9 @@ class RemoteController(DriverAccess):
         self._settings = settings  # A process that joins makes the same plan with them.
         self._ended = config.directory / _ENDED
         self.driver = RemoteDriver(config.plan, self._ended.exists())
+        self._totals = KeptTotals(config.directory, self.driver.run_state, log.warning)
+        self._totals.restore()
+        self._metrics_listener = metrics_listener
         self._names = ProcessNames(config.plan)
         self._outcome: dict[str, Any] = {}  # How the run has ended; empty until then.
         self._has_outcome = trio.Event()
@@ -60,6 +75,10 @@ class RemoteController(DriverAccess):
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._controller.run)
+            nursery.start_soon(self._keep_totals)
+            if self._metrics_listener is not None:
+                endpoint = MetricsEndpoint(self._metrics_listener, lambda: self._metrics().to_text())
+                nursery.start_soon(endpoint.serve)
             was_over = self.driver.over
             if was_over:
                 await trio.sleep(RETURN_S)
@@ -78,6 +97,15 @@ class RemoteController(DriverAccess):
             nursery.cancel_scope.cancel()
         if error is not None:
             raise error
+
+    async def _keep_totals(self) -> None:
+        while True:
+            await trio.sleep(KEPT_EVERY_S)
+            self._totals.write()
+
+    def _metrics(self) -> Metrics:
+        self._totals.write()  # First: what is shown must not fall when another controller shows it.
+        return self.driver.metrics()
 
     async def _send_outcome(self, error: BaseException | None) -> None:
         """Answer the commands that wait for the outcome; return when they have it."""
@@ -139,6 +167,8 @@ class RemoteController(DriverAccess):
                     while not self.driver.run_state.has_inputs_of_outputs:
                         await trio.sleep(_LOOK_EVERY_S)
                 return self.driver.status().to_dict()
+            case requests.MetricsRequest():
+                return self._metrics().to_dict()
             case requests.SettingsRequest():
                 return self._settings
             case requests.JoinRequest():
@@ -156,7 +186,8 @@ class RemoteController(DriverAccess):
                 return {}
             case _:
                 raise FluxError(
-                    f"a remote run can be asked for status, kill, drain and stop, not for {type(request).__name__}: "
+                    f"a remote run can be asked for status, metrics, kill, drain and stop, not for "
+                    f"{type(request).__name__}: "
                     "its processes are started where they run, with `flux site`"
                 )
 

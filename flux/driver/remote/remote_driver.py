@@ -18,6 +18,8 @@ from ...wire.link import Link
 from ...wire.reports import CompareCopies, OutputReached, StopProcess, command_frame, on_clock_of_reader, read_report
 from .. import actions
 from ..failures import settle_if_due
+from ..metric_families import make_metrics
+from ..metrics import Metrics
 from ..poison_rows import PoisonRowDetector
 from ..processes import Process
 from ..report_builder import load_of, status_of
@@ -73,6 +75,10 @@ class RemoteDriver:
         """Return the status of the run now."""
         processes = [self._process(node) for node in sorted(self.links)]
         return status_of(self._plan.name, self.run_state, processes, self.run_state.whole, time.monotonic())
+
+    def metrics(self) -> Metrics:
+        """Return the metrics of the run now."""
+        return make_metrics(self.status(), self.run_state, time.monotonic())
 
     def _take(self, link: Link, header: dict[str, Any]) -> None:
         """Take a report, and carry out what it makes necessary."""

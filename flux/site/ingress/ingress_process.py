@@ -294,7 +294,8 @@ class IngressProcess(Role):
         self._note_received(journal.upto, batch)
 
     async def _number(self, journal: SequenceJournal, source_input: SourceInput, batch: SourceBatch) -> None:
-        after = await self._room()
+        with self.shell.meter.pool_waits.source_rows_at_hand():
+            after = await self._room()
         if after is None:
             self._shed(journal, source_input, batch)
             return
@@ -362,6 +363,7 @@ class IngressProcess(Role):
         self._reports.send_if_due()
 
     def _enqueue_punctuation(self, sn: int, kind: str, value: int | None = None) -> None:
+        self._note_watermarks([value] if kind == "watermark" and value is not None else [])
         body = route_output(self._edges, {}, (Punctuation(sn, kind, value),))
         self._reports.note_numbered(time.monotonic(), sn, 0)
         self.shell.enqueue(Sourced(after=sn - 1, upto=sn, rows=0, body=body))
@@ -391,8 +393,13 @@ class IngressProcess(Role):
 
     def _routed(self, outputs: StepOutputs, punctuations: NumberedWatermarks) -> LaneBody:
         """Return what goes on each edge, of what the steps emitted and the watermarks among it."""
+        self._note_watermarks([value for _, value in punctuations])
         among = tuple(Punctuation(sn, "watermark", value) for sn, value in punctuations)
         return route_output(self._edges, outputs, among)
+
+    def _note_watermarks(self, values: Sequence[int]) -> None:
+        if values:
+            self.shell.meter.watermarks[0] = values[-1]
 
     def repeat_reports(self) -> None:
         """Report the totals again, to a driver that may not have them."""

@@ -82,7 +82,8 @@ class CopyTransfer:
         }
         steps, digest = self._segments[message.stage].hosted, self._digests[message.stage].to_transfer(partition)
         owner = StateOwner(self.place_of(message.stage, partition), tuple(step.step.name for step in steps))
-        values = partial(copy_values, message, partition, own, steps, digest)
+        consumed_rows = self._shell.meter.row_total(message.stage, partition)
+        values = partial(copy_values, message, partition, own, steps, digest, consumed_rows)
         for step in steps:
             step.init_trans(partition)
         snapshot = self._snapshotters[message.stage].take(values, owner, self._may_fork(message.stage))

@@ -1,7 +1,8 @@
 """Partition copy: the values of a copy in transfer, and their installation at the receiver.
 
-The donor sends the state of each step, the rows of the partition in its output buffer, and the digest of what it has
-emitted, as a stream (`flux.wire.transfer`): first the message of the protocol, then a value for each piece of state.
+The donor sends the state of each step, the rows of the partition in its output buffer, the digest of what it has
+emitted and the number of rows that it has consumed, as a stream (`flux.wire.transfer`): first the message of the
+protocol, then a value for each piece of state.
 The receiver installs piece by piece, one each turn of its loop, before the operator is given the first rows.
 """
 
@@ -31,7 +32,12 @@ _COLLECTED_BYTES = 16 << 20
 
 
 def copy_values(
-    message: State, partition: int, own: Mapping[int, ChannelMask], steps: Iterable[Hosted], digest: list[Any]
+    message: State,
+    partition: int,
+    own: Mapping[int, ChannelMask],
+    steps: Iterable[Hosted],
+    digest: list[Any],
+    consumed_rows: int,
 ) -> Iterator[Any]:
     """Yield the values of the copy of `partition`, as it is at the instant of the call.
 
@@ -47,6 +53,7 @@ def copy_values(
         plain,
         [[[rows.wide, punctuations_to_plain(rows.punctuations)] for rows in parts] for parts in bodies],
         digest,
+        consumed_rows,
     ]
     for number, step in enumerate(steps):
         yield from state_values(message.stage, number, step, partition)
@@ -77,7 +84,7 @@ def read_copy(arrival: Arrival, edges: Sequence[Sequence[int]], words: TypesBySt
 
 def _read(values: Iterator[Any], edges: Sequence[Sequence[int]]) -> State:
     try:
-        plain, packed, (digest, beyond) = next(values)
+        plain, packed, (digest, beyond), consumed_rows = next(values)
         parts = [[Rows.received(wide, punctuations) for wide, punctuations in run] for run in packed]
     except (StopIteration, TypeError, ValueError, AttributeError) as error:
         raise BadFrame(f"a partition's state does not begin with its message and output: {error!r:.200}") from error
@@ -86,6 +93,8 @@ def _read(values: Iterator[Any], edges: Sequence[Sequence[int]]) -> State:
         raise BadFrame(
             f"expected the state of a partition and its digest, got {format_value(plain)} and {format_value(digest)}"
         )
+    if type(consumed_rows) is not int or not 0 <= consumed_rows < 1 << 63:
+        raise BadFrame(f"expected how many rows a partition has consumed, got {format_value(consumed_rows)}")
     outputs = edges[message.stage] if 0 <= message.stage < len(edges) else ()
     if not outputs or any(len(run) != len(outputs) for run in parts):
         raise BadFrame(f"expected output for the {len(outputs)} edges out of stage {message.stage}")
@@ -94,7 +103,7 @@ def _read(values: Iterator[Any], edges: Sequence[Sequence[int]]) -> State:
     runs = tuple(
         replace(run, counts=row_counts(outputs, body), body=body) for run, body in zip(message.runs, made, strict=True)
     )
-    return replace(message, runs=runs, body=Parcel(pieces, digest, beyond))
+    return replace(message, runs=runs, body=Parcel(pieces, digest, beyond, consumed_rows))
 
 
 def _is_digest(digest: Any, beyond: Any) -> bool:

@@ -73,6 +73,7 @@ class Cluster:
         flow: Dataflow,
         availability: Availability = "pairs",
         pool_rows: int = POOL_ROWS,
+        metrics_port: int | str | None = None,
         **policy: Any,
     ) -> Run:
         """Start `flow` and return its handle, as `flow.start` does; leaving the block stops it."""
@@ -88,6 +89,7 @@ class Cluster:
             flow._logical.sources,
             flow._logical.sinks,
             flow._logical.outputs,
+            metrics_port,
         )
         self._runs.append(run)
         return run
@@ -138,6 +140,7 @@ class _SparkRun(Run):
         sources: Sequence[Source],
         sinks: Sequence[Sink],
         outputs: Sequence[pa.Schema | None],
+        metrics_port: int | str | None,
     ) -> None:
         self._context = context
         self._host = host
@@ -145,7 +148,7 @@ class _SparkRun(Run):
         self._jobs: Jobs | None = None
         self._listeners: dict[str, socket.socket] = {}
         self._postings = 0
-        super().__init__(plan, sources, sinks, outputs)
+        super().__init__(plan, sources, sinks, outputs, metrics_port=metrics_port)
 
     def _make_config(self, record: Path | None) -> ProcessConfig:
         here = f"tcp:{self._host}:0"
@@ -177,7 +180,8 @@ class _SparkRun(Run):
 
     def _make_driver(self, listener: socket.socket, spawner: Spawner) -> Driver:
         settings = (self._config, self._sinks, listener, spawner, _ENDS, frozenset(_ENDS), self._answer)
-        self._sites = ExternalSites(self._plan, partial(Driver, *settings), partial(_executors, self._context))
+        driver = partial(Driver, *settings, metrics_listener=self._metrics_listener)
+        self._sites = ExternalSites(self._plan, driver, partial(_executors, self._context))
         return self._sites.driver
 
     def _answer(self, request: Request) -> dict[str, Any]:

@@ -56,11 +56,11 @@ def state(runs: tuple[OutputRun, ...] = ()) -> State:
 
 
 EDGES = [(0,), (1,), ()]  # Out of the ingress, stage 1 and the sink.
-COPY = next(iter(copy_values(state(), 0, {1: ChannelMask((), 1, 1)}, [], [0, []])))
+COPY = next(iter(copy_values(state(), 0, {1: ChannelMask((), 1, 1)}, [], [0, []], 0)))
 WITH_A_RUN = next(
     iter(
         copy_values(
-            state((OutputRun(after=1, upto=2, rows=0, body=Rows(None)),)), 0, {1: ChannelMask((), 1, 1)}, [], [0, []]
+            state((OutputRun(after=1, upto=2, rows=0, body=Rows(None)),)), 0, {1: ChannelMask((), 1, 1)}, [], [0, []], 0
         )
     )
 )
@@ -77,13 +77,13 @@ def test_a_copy_arrives_with_its_own_rows_and_the_state_of_each_step() -> None:
     steps: list[Any] = [Step({0: {"n": 1}}), Step({0: pieces})]
     own = ChannelMask((Block(producers=(0,), consumers=(0,)),), 2, 1)
 
-    message = read_copy(arrival_of(copy_values(state(runs), 0, {1: own}, steps, [77, []])), EDGES)
+    message = read_copy(arrival_of(copy_values(state(runs), 0, {1: own}, steps, [77, []], 1_000)), EDGES)
 
     assert (message.sender, message.version, message.position) == ("site-1", 5, 40)
     [run] = message.runs
     assert (run.after, run.upto, run.rows) == (10, 20, 2)
     assert run.body.user.column(0).to_pylist() == [1, 3]
-    assert (message.body.digest, message.body.beyond) == (77, [])
+    assert (message.body.digest, message.body.beyond, message.body.rows) == (77, [], 1_000)
     assert message.body.states[:2] == [(0, {"n": 1}), (1, "first")]
     assert message.body.states[2][1][-1] == 99_999
 
@@ -93,18 +93,21 @@ def test_a_copy_arrives_with_its_own_rows_and_the_state_of_each_step() -> None:
     [
         [],
         [7],
-        [[{"$": "State"}, [], [0, []]]],
-        [[{"$": "Connected"}, [], [0, []]]],
-        [[None, [[1, 2]], [0, []]]],
+        [[{"$": "State"}, [], [0, []], 0]],
+        [[{"$": "Connected"}, [], [0, []], 0]],
+        [[None, [[1, 2]], [0, []], 0]],
         [COPY, "no piece"],
         [COPY, ["no number", 1]],
-        [[COPY[0], [], 0]],
-        [[COPY[0], [], [-1, []]]],
-        [[COPY[0], [], [0, [[1]]]]],
-        [[COPY[0], [], [0, [[1, -1]]]]],
-        [[{**COPY[0], "stage": 2}, [], [0, []]]],
-        [[{**COPY[0], "stage": -1}, [], [0, []]]],
-        [[*WITH_A_RUN[:1], [[[None, []], [None, []]]], [0, []]]],
+        [[COPY[0], [], 0, 0]],
+        [[COPY[0], [], [-1, []], 0]],
+        [[COPY[0], [], [0, [[1]]], 0]],
+        [[COPY[0], [], [0, [[1, -1]]], 0]],
+        [[COPY[0], [], [0, []]]],
+        [[COPY[0], [], [0, []], -1]],
+        [[COPY[0], [], [0, []], "many"]],
+        [[{**COPY[0], "stage": 2}, [], [0, []], 0]],
+        [[{**COPY[0], "stage": -1}, [], [0, []], 0]],
+        [[*WITH_A_RUN[:1], [[[None, []], [None, []]]], [0, []], 0]],
     ],
     ids=str,
 )
@@ -124,7 +127,7 @@ def test_the_output_of_a_stage_with_several_edges_arrives_edge_by_edge() -> None
     runs = (OutputRun(after=10, upto=20, rows=4, body=EdgeBodies({1: one, 4: two})),)
     own = ChannelMask((Block(producers=(0,), consumers=(0,)),), 2, 1)
     message = read_copy(
-        arrival_of(copy_values(state(runs), 0, {1: own, 4: own}, [], [7, [[65_536, 3]]])), [(0,), (1, 4)]
+        arrival_of(copy_values(state(runs), 0, {1: own, 4: own}, [], [7, [[65_536, 3]]], 0)), [(0,), (1, 4)]
     )
     [run] = message.runs
     assert run.rows == 2
