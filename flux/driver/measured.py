@@ -64,8 +64,9 @@ class Measured:
         """Take a report of `node`; `BadFrame` if it names what the plan does not have."""
         for stage in report.stages:
             self._check(stage)
-        if not {edge for _, edge, _ in report.waits}.union(kept[0] for kept in report.kept) <= set(self._edges):
-            raise BadFrame(f"expected edges up to {self._edges.stop - 1}, got {format_value(report.waits)}")
+        edges = {edge for _, edge, _ in report.waits}.union(edge for edge, *_ in report.kept)
+        if not edges <= set(self._edges) or not {stage for stage, *_ in report.waits} <= set(self._stages):
+            raise BadFrame(f"expected edges and stages of the plan, got {format_value((report.waits, report.kept))}")
         for stage in report.stages:
             if stage.partitions:
                 held, totals = list(stage.partitions), self.rows[stage.stage]
