@@ -160,6 +160,7 @@ def test_every_copy_gives_a_skipped_row_the_same_number_also_after_a_move(operat
     out = standby.process(batch(rows[2:], 2))
     totals, second = standby.take_skipped()
     assert (totals, [*first, *second]) == whole.take_skipped()
+    assert standby.skipped_totals() == whole.skipped_totals() == totals
     assert [(row.nth, row.sn) for row in (*first, *second)] == [(1, 1), (2, 3)]
     assert tuples(out) == [(0, 3), (0, 6)]
 

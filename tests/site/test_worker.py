@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -19,7 +22,7 @@ from flux.site.worker import Worker
 from flux.system import process_control
 from flux.wire.frames import BadFrame
 from flux.wire.link import Link
-from flux.wire.reports import Load, LogLine, RowsNumbered
+from flux.wire.reports import Load, LogLine, Report, RowsLate, RowsNumbered, RowsSkipped
 from flux.wire.transfer import StateChunk, read_chunk
 
 CHUNK = StateChunk(version=1, last=False)
@@ -76,6 +79,37 @@ def test_chunks_from_a_donor_that_is_gone_are_forgotten() -> None:
 def test_a_chunk_of_no_copy_is_refused() -> None:
     with pytest.raises(BadFrame, match=r"StateChunk has the fields version, last, failed; got"):
         read_chunk({"kind": "chunk", "m": {"$": "StateChunk", "version": 1}})
+
+
+def test_all_late_and_skipped_rows_are_reported_again_to_a_driver_that_is_new() -> None:
+    class Step:
+        step = SimpleNamespace(name="Window")
+        late: ClassVar = [{0: 2, 3: 1}, {0: 5}, {}]
+
+        def take_late(self) -> dict[int, int]:
+            return self.late.pop(0)
+
+    class Steps:
+        hosted: ClassVar = [Step()]
+        skipped = RowsSkipped(step="Window", stage=1, number=0, totals=((3, 7),), rows=())
+
+        def __iter__(self) -> Iterator[Step]:
+            return iter(self.hosted)
+
+        def skipped_totals(self) -> Iterator[RowsSkipped]:
+            yield self.skipped
+
+    site, reported = worker("site-1"), list[Report]()
+    site._segments[1] = Steps()  # type: ignore[assignment]
+    site.shell.report = reported.append  # type: ignore[method-assign]
+    for _ in range(3):
+        site._report_late(1)
+    assert [report.totals for report in reported if isinstance(report, RowsLate)] == [((0, 2), (3, 1)), ((0, 5),)]
+
+    reported.clear()
+    site.repeat_reports()
+    late = RowsLate(step="Window", stage=1, number=0, totals=((0, 5), (3, 1)))
+    assert reported == [Steps.skipped, late]
 
 
 def test_tables_of_lanes_that_are_no_more_are_not_kept() -> None:
