@@ -27,13 +27,15 @@ class PoolWaits:
         self._open: tuple[tuple[int, int], ...] = ()
         self._since_s = 0.0
 
-    @contextmanager
-    def idle(self, node: Node) -> Iterator[None]:
-        """Count the time until the block ends, in which the loop waits, for the stages that are blocked."""
-        self._open, self._since_s = blocking_edges(node), time.monotonic()
-        try:
-            yield
-        finally:
+    def begin(self, node: Node) -> None:
+        """Count the time until `end`, in which the loop waits, for the stages that are blocked."""
+        self._open = blocking_edges(node)
+        if self._open:
+            self._since_s = time.monotonic()
+
+    def end(self) -> None:
+        """Count no further: the loop has something to do."""
+        if self._open:
             self._add_open()
             self._open = ()
 

@@ -191,8 +191,9 @@ class Shell:
                 await trio.lowlevel.checkpoint()
             else:
                 self._wake = trio.Event()
-                with self.meter.pool_waits.idle(self.node):
-                    await self._wake.wait()
+                self.meter.pool_waits.begin(self.node)
+                await self._wake.wait()
+                self.meter.pool_waits.end()
 
     def _relieve(self) -> None:
         for buffer in buffers(self.node):
