@@ -44,6 +44,12 @@ class Tally(flux.Operator):
         keys = sorted(self.seen)
         return {"k": keys, "n": [self.seen[key] for key in keys]} if p.kind == "end" else None
 
+    def get_state(self) -> dict[int, int]:
+        return self.seen
+
+    def install_state(self, state: dict[int, int]) -> None:
+        self.seen = state
+
 
 class Total(flux.Operator):
     """Emits, at the end, the sum of all tallies, and nothing of partitions that saw none."""
@@ -58,6 +64,12 @@ class Total(flux.Operator):
 
     def on_punctuation(self, p: Any) -> Any:
         return {"total": [self.total]} if p.kind == "end" and self.total else None
+
+    def get_state(self) -> int:
+        return self.total
+
+    def install_state(self, state: int) -> None:
+        self.total = state
 
 
 def flow_of(data: Any, operator: Any, *key: str, sink: flux.sinks.Sink | None = None, **how: Any) -> flux.Dataflow:
@@ -268,6 +280,12 @@ def test_undeclared_output_that_differs_between_partitions_is_an_operator_error(
 
         def process(self, batch: Any) -> Any:
             return batch.emit({"v": [self.value] * len(batch)})
+
+        def get_state(self) -> float:
+            return self.value
+
+        def install_state(self, state: float) -> None:
+            self.value = state
 
     rows = [{"k": index} for index in range(100)]
     with pytest.raises(flux.OperatorError, match=r"'v': expected int64, got|Declare `output`"):

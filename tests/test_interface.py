@@ -522,6 +522,12 @@ def test_the_end_of_the_stream_is_a_punctuation_that_may_emit_columns() -> None:
         def on_punctuation(self, p: Any) -> Any:
             return {"total": [self.total]} if p.kind == "end" else None
 
+        def get_state(self) -> int:
+            return self.total
+
+        def install_state(self, state: int) -> None:
+            self.total = state
+
     rows = output_of(Totals)
     assert len(rows) == 8
     assert sum(row["total"] for row in rows) == sum(row["v"] for row in ROWS)
