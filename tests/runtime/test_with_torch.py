@@ -15,7 +15,10 @@ from .test_forked_programs import FLOW, program
 from .test_snapshots_with_threads import WithThreads, assert_state_is_transferred
 
 pytestmark = pytest.mark.long
-pytest.importorskip("torch", reason="PyTorch is not installed here: pip install '.[torch]', as make test-all does")
+with pytest.MonkeyPatch.context() as patch:
+    # Read as the library is loaded. On a busy machine, threads of OpenMP that spin as they wait hold up all processes.
+    patch.setenv("OMP_WAIT_POLICY", "passive")
+    pytest.importorskip("torch", reason="PyTorch is not installed here: pip install '.[torch]', as make test-all does")
 
 IN_TORCH = """
 import torch
