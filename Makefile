@@ -41,10 +41,13 @@ test-all: lint types .venv/torch-ready
 	$(MAKE) coverage fuzz
 	$(MAKE) soak MINUTES=3
 
-# PyTorch for the CPU. The build for GPUs is many times as large, and is not used.
+# PyTorch for the CPU. The build for GPUs is many times as large: it comes if the index of the others cannot be reached.
+# One that is installed already serves too, as by `.venv/bin/pip install torch==2.13.0+cpu` from a wheel at hand.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 .venv/torch-ready: .venv/ready
-	$(BIN)/pip install --quiet --disable-pip-version-check --extra-index-url $(TORCH_INDEX) --editable ".[torch]"
+	$(BIN)/python -c "import torch" 2> /dev/null || \
+		$(PIP_INSTALL) --retries 1 --extra-index-url $(TORCH_INDEX) --editable ".[torch]"
 	touch $@
 
 # Every way through every machine, by tests that name what they claim: exploring does not count.
