@@ -33,7 +33,8 @@ from .messages import View
 MOVES_TO_A_SITE_MAX = 2
 MOVES_FROM_A_SITE_MAX = 4
 # A single copy is its own donor (rule 34), and is cut when its site has ended the step that it is in. Moves that begin
-# together wait for that once.
+# together wait for that once. So do those of partitions with slow donors only, and moves from others do not wait for
+# them.
 MOVES_OF_SINGLE_COPIES_MAX = 64
 MOVE_SEEN_AFTER_S = 5.0  # A move that is in no view by then was ignored by the controller.
 GAIN_MEASURED_AFTER_S = 1.0
@@ -377,11 +378,18 @@ class Balancer(Machine):
         return is_free and not in_transfer and not is_begun
 
     def _has_room(self, move: Move) -> bool:
-        givers = Counter(begun.giver for begun in self.begun)
-        takers = Counter(begun.move.to for begun in self.begun)
+        begun = [begun for begun in self.begun if self._has_slow_donor(begun.move) == self._has_slow_donor(move)]
+        givers = Counter(each.giver for each in begun)
+        takers = Counter(each.move.to for each in begun)
+        if self._has_slow_donor(move):
+            return givers[self._giver(move)] < MOVES_OF_SINGLE_COPIES_MAX
         is_single = len(self.view.copies[move.stage][move.partition]) == 1
         from_max = MOVES_OF_SINGLE_COPIES_MAX if is_single else MOVES_FROM_A_SITE_MAX
         return givers[self._giver(move)] < from_max and takers[move.to] < MOVES_TO_A_SITE_MAX
+
+    def _has_slow_donor(self, move: Move) -> bool:
+        """Whether all copies of a partition are on slow sites: its donor cuts late, and the taker waits meanwhile."""
+        return self.view.slow.issuperset(self.view.live_copies(move.stage, move.partition))
 
 
 def _is_amount(number: float) -> bool:
