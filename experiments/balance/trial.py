@@ -36,6 +36,7 @@ class Setting:
     availability: Availability = "pairs"
     state_bytes: int = 0
     balance: Any = "auto"
+    slow: Literal["wait", "give-up"] = "wait"
     record: Path | None = None
 
     @property
@@ -128,6 +129,7 @@ def trial(setting: Setting) -> Iterator[Trial]:
             pool_rows=POOL_ROWS,
             balance=setting.balance,
             record=setting.record,
+            slow=setting.slow,
         ) as run,
         Watch(run, machines) as watch,
     ):

@@ -39,7 +39,7 @@ def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_all_experiments_are_listed_with_their_claims(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiment", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert {"half-speed", "hogs", "lost-site", "rotating", "growth"} <= listed.keys()
+    assert {"half-speed", "hogs", "lost-site", "rotating", "growth", "two-slow"} <= listed.keys()
     assert all(each["claim"] and each["minutes"] for each in listed.values())
     assert main(["experiment"]) == 0
     assert "Table 5.1" in capsys.readouterr().out
