@@ -65,7 +65,10 @@ RETURN_S, GONE_S = 5.0, 30.0
 
 
 class ControllerProcess:
-    """The process that owns the view; the `incarnation`-th of its run. By default it opens the journal itself."""
+    """The process that owns the view; the `incarnation`-th of its run. By default it opens the journal itself.
+
+    If its number is not known, `was_restarted` says that there was one before: a journal without a view has lost them.
+    """
 
     def __init__(
         self,
@@ -74,6 +77,7 @@ class ControllerProcess:
         incarnation: int = 1,
         views: ViewJournal | None = None,
         driver: DriverAccess | None = None,
+        was_restarted: bool = False,
     ) -> None:
         self.config = config
         self.reports = ReportLink()
@@ -102,7 +106,7 @@ class ControllerProcess:
             self._unusable = error  # Reported when there is a connection to the driver.
             return
         plan = config.plan
-        was_restarted = self._views.last is not None or incarnation > 1
+        was_restarted = was_restarted or self._views.last is not None or incarnation > 1
         number_from = time.time_ns() // 1_000_000 if was_restarted else 1
         self.machine = Controller(self._views.last or plan.view(), plan.rebuild_at_once, number_from)
         self._recorder: Recorder | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any, Protocol
 
 import trio
@@ -37,7 +38,6 @@ FAULTS = {
     "drain": "a site is emptied and stopped",
 }
 
-DIRECTORY = "/simulated/run"  # Of the run.
 _ENDS = (INGRESS, EGRESS, CONTROLLER)
 _JOURNALS = {INGRESS: "numbering.journal", EGRESS: "egress.journal", CONTROLLER: "controller.journal"}
 _CUT = (*(INGRESS,) * 8, EGRESS, EGRESS, CONTROLLER)  # Most runs that lose views end; an ingress goes on.
@@ -70,6 +70,9 @@ class FaultyWorld(Protocol):
 
     def note_fault(self, number: int | None, text: str) -> None:
         """Note a fault that is caused now."""
+
+    def directory_of(self, role: str) -> Path:
+        """Return where a process has its journal."""
 
 
 class FaultInjector:
@@ -199,7 +202,7 @@ class FaultInjector:
         process = self._world.live.get(role)
         if process is not None and self._begin(f"kill {process.name}, and its journal loses its end"):
             self._world.system.kernel.end(process, -9)
-            self._world.system.disk.cut(f"{DIRECTORY}/{_JOURNALS[role]}")
+            self._world.system.disk.cut(str(self._world.directory_of(role) / _JOURNALS[role]))
 
     # Sites.
 

@@ -36,14 +36,14 @@ from ..site.worker import Worker
 from ..wire import address
 from .bounds_check import beyond_bounds
 from .doom import SINK
-from .fault_injector import DIRECTORY, FaultInjector
+from .fault_injector import FaultInjector
 from .kernel import WorldProcess
 from .seeded_world import SeededWorld
 from .status_check import untrue_at_rest, untrue_now
 from .world_flow import OUTPUT, WorldFlow, rows_of_lines
 from .world_result import WorldResult
 
-_DIRECTORY = Path(DIRECTORY)
+_DIRECTORY = Path("/simulated/run")
 _LOST = ("has lost its end", "has lost views")  # A journal.
 _LOOK_EVERY_S = 0.02
 _END_WITHIN_S = 120.0  # Of simulated time, after the last fault.
@@ -161,6 +161,10 @@ class ProcessWorld(SeededWorld):
         """Return the dataflow of this world."""
         return WorldFlow.draw(self.rng)
 
+    def directory_of(self, role: str) -> Path:
+        """Return where a process has its journal."""
+        return _DIRECTORY
+
     def draw_policy(self) -> Policy:
         """Return the policy of its run."""
         return Policy()
@@ -225,17 +229,20 @@ class ProcessWorld(SeededWorld):
     def _exited(self, process: WorldProcess) -> None:
         status = process.status
         assert status is not None
-        self.deaths += not self.is_ending
+        self.deaths += not self.is_ending and status != 0
         if process.role == "program" or self._is_dark:
             return
         if status == FENCED and process.role not in self.excused and not self._came_too_late(process):
             self.violate(f"{process.name} was declared dead, and no fault is the cause")
-        starved = process.shortage is not None and process.shortage.has_struck
-        if status not in (0, FENCED, _KILLED) and not starved:
+        if status not in (0, FENCED, _KILLED) and not self._may_end_so(process):
             self.violate(f"{process.name} ended with status {status}")
         if self.live.get(process.role) is process:
             del self.live[process.role]
         self.spawner.note_exit(process.role, self._incarnations[process.pid], status)
+
+    def _may_end_so(self, process: WorldProcess) -> bool:
+        """Whether a process may have ended with an error."""
+        return process.shortage is not None and process.shortage.has_struck
 
     def _came_too_late(self, process: WorldProcess) -> bool:
         """Whether a site joined only after a later one had lived, died and been forgotten: rule 32 refuses it."""

@@ -93,6 +93,7 @@ class SimulatedSystem:
         net, disk, kernel = self.network, self.disk, self.kernel
         return [
             (network, "open_socket", net.open_socket),
+            (network, "open_pair", net.open_pair),
             (network, "wait_readable", _wait_readable),
             (network, "wait_writable", _wait_writable),
             (network, "notify_closing", _notify_closing),

@@ -248,13 +248,22 @@ class SimulatedNetwork:
             raise BlockingIOError(errno.EAGAIN, "the backlog is full")
         other = SimulatedSocket(self, None)
         other.role = listener.role
+        self._join(sock, other)
+        self._kernel.effect("connect", path)
+        listener.backlog.append(other)
+        listener.wake_reader()
+
+    def open_pair(self) -> tuple[SimulatedSocket, SimulatedSocket]:
+        """Take the place of `socket.socketpair`."""
+        one, other = self.open_socket(), self.open_socket()
+        self._join(one, other)
+        return one, other
+
+    def _join(self, sock: SimulatedSocket, other: SimulatedSocket) -> None:
         sock.out = other.into = _Direction(sock, other, self._buffer_bytes)
         other.out = sock.into = _Direction(other, sock, self._buffer_bytes)
         sock.peer, other.peer = other, sock
         self.sockets[sock] = self.sockets[other] = None
-        self._kernel.effect("connect", path)
-        listener.backlog.append(other)
-        listener.wake_reader()
 
     def send(self, way: _Direction, data: bytes) -> int:
         """Send as much as there is room for."""

@@ -16,6 +16,7 @@ from typing import Any
 from ..model.gc_control import gc_paused
 from .moving_world import MovingWorld
 from .process_world import ProcessWorld
+from .remote_world import RemoteWorld
 from .world_result import WorldResult
 
 __all__ = ["Smaller", "Swarm", "replay_command", "run_world", "shrink", "simulate_worlds"]
@@ -25,11 +26,14 @@ _WORLDS_AT_ONCE = 20  # Given to each process of a swarm.
 _COLLECTED_WORLDS = 5
 _KINDS_EVERY = 10  # Of so many worlds, one is the hand-off from Spark, and in one Spark reads the output.
 _STAGING, _OUTLET = 9, 4
-_MOVING = 6  # In one of ten, copies move at random.
+_MOVING = 6  # In one of ten, copies move at random,
+_REMOTE = 2  # and one is a run on several machines.
 
 
 def run_world(seed: int, kinds: Collection[str] = (), **settings: Any) -> WorldResult:
     """Run the world of a seed: a whole run, or the hand-off from Spark. Spark may read its output, or copies move.
+
+    One in ten is a run on several machines.
 
     With `kinds` of faults, each world is a whole run with faults of these kinds only.
     """
@@ -46,6 +50,8 @@ def run_world(seed: int, kinds: Collection[str] = (), **settings: Any) -> WorldR
         result = OutletWorld(seed, **settings).run()
     elif not kinds and seed % _KINDS_EVERY == _MOVING:
         result = MovingWorld(seed, **settings).run()
+    elif not kinds and seed % _KINDS_EVERY == _REMOTE:
+        result = RemoteWorld(seed, **settings).run()
     else:
         result = ProcessWorld(seed, kinds=kinds, **settings).run()
     return replace(result, cpu_s=time.process_time() - began_s)

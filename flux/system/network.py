@@ -10,9 +10,18 @@ import socket
 
 import trio
 
-__all__ = ["notify_closing", "open_socket", "receive_plain", "shut_plain", "wait_readable", "wait_writable"]
+__all__ = [
+    "notify_closing",
+    "open_pair",
+    "open_socket",
+    "receive_plain",
+    "shut_plain",
+    "wait_readable",
+    "wait_writable",
+]
 
 open_socket = socket.socket
+open_pair = socket.socketpair  # Two ends of a connection within this process.
 wait_readable = trio.lowlevel.wait_readable
 wait_writable = trio.lowlevel.wait_writable
 notify_closing = trio.lowlevel.notify_closing  # Tasks that wait for the socket are woken with an error.

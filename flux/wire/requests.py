@@ -187,13 +187,14 @@ def ask(where: str, own: Identity, request: Request, timeout_s: float) -> Answer
 
     `AuthError` says that one of both does not trust the other.
     """
-    answered = trio.run(_answer, where, own, request, timeout_s)
+    answered = trio.run(answer_to, where, own, request, timeout_s)
     if isinstance(answered, RequestFailed):
         raise from_dict(answered.error)
     return answered.answer
 
 
-async def _answer(where: str, own: Identity, request: Request, timeout_s: float) -> Answered | RequestFailed:
+async def answer_to(where: str, own: Identity, request: Request, timeout_s: float) -> Answered | RequestFailed:
+    """Return the answer of the process that listens at `where`, or why it gives none; raise `Unanswered`."""
     what = type(request).__name__
     try:
         with trio.fail_after(_CONNECT_TIMEOUT_S):

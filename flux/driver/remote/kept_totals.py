@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...storage.disk import replace_file
+from ...system import filesystem
 from ..failures import death_counts
 from ..run_state import RunState
 
@@ -35,7 +36,7 @@ class KeptTotals:
     def restore(self) -> None:
         """Begin with what the last controller had counted."""
         try:
-            document = json.loads(self._path.read_bytes())
+            document = json.loads(filesystem.read_whole(self._path))
             if document["format"] == _FORMAT:
                 _restore(self._run_state, document)
         except FileNotFoundError:

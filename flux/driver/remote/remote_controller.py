@@ -7,6 +7,7 @@ ended, a note of that. A controller that is restarted after the end only stops t
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
@@ -25,6 +26,7 @@ from ...controller.view_journal import ViewJournal
 from ...plan.plan import CONTROLLER, EGRESS, INGRESS
 from ...site.crash_note import Job
 from ...storage.disk import disk_error, replace_file
+from ...system import filesystem, network
 from ...types.errors import FluxError, NoSites, PlanError
 from ...wire import requests
 from ...wire.link import Link, tune
@@ -35,7 +37,7 @@ from ..run_state import INPUTS_TIMEOUT_S
 from .kept_totals import KEPT_EVERY_S, KeptTotals
 from .process_names import ProcessNames
 from .remote_config import RemoteConfig
-from .remote_driver import RemoteDriver
+from .remote_driver import RemoteDriver, RowsAtEnd
 from .remote_flow import description
 
 log = logging.getLogger("flux")
@@ -57,11 +59,14 @@ class RemoteController(DriverAccess):
     ) -> None:
         views = ViewJournal(config.directory / JOURNAL)
         # Read once this process holds the lock of the journal.
+        was_restarted = filesystem.exists(config.directory / _RUN)
         self.config = replace(config, run=_run_name(config.directory))
-        self._controller = ControllerProcess(self.config, listener, views=views, driver=self)
+        self._controller = ControllerProcess(
+            self.config, listener, views=views, driver=self, was_restarted=was_restarted
+        )
         self._settings = settings  # A process that joins makes the same plan with them.
         self._ended = config.directory / _ENDED
-        self.driver = RemoteDriver(config.plan, self._ended.exists())
+        self.driver = RemoteDriver(config.plan, self._rows_at_end(), self._note_end)
         self._totals = KeptTotals(config.directory, self.driver.run_state, log.warning)
         self._totals.restore()
         self._metrics_listener = metrics_listener
@@ -86,8 +91,6 @@ class RemoteController(DriverAccess):
                 await trio.sleep(_LOOK_EVERY_S)
                 self.driver.end_if_lost()
             error = self.driver.run_state.error
-            if error is None:
-                _write(self._ended, b"")
             with trio.move_on_after(_STOP_TIMEOUT_S):
                 # One link is its own. A process that is just reconnecting must find a controller to stop it.
                 while len(self.driver.links) > 1 or not (was_over or self._all_stopped()):
@@ -97,6 +100,18 @@ class RemoteController(DriverAccess):
             nursery.cancel_scope.cancel()
         if error is not None:
             raise error
+
+    def _note_end(self, rows: RowsAtEnd) -> None:
+        """Note that the stream has ended."""
+        _write(self._ended, json.dumps(rows).encode())
+
+    def _rows_at_end(self) -> RowsAtEnd | None:
+        """Return what was noted at the end of the stream; None if it has not ended."""
+        if not filesystem.exists(self._ended):
+            return None
+        noted = filesystem.read_whole(self._ended)
+        # Earlier releases noted no rows.
+        return RowsAtEnd(*json.loads(noted)) if noted else RowsAtEnd(0, [0] * self.config.plan.sinks)
 
     async def _keep_totals(self) -> None:
         while True:
@@ -120,7 +135,7 @@ class RemoteController(DriverAccess):
 
     async def connect(self, note: Callable[[int, str], None]) -> socket.socket:
         """Return a connection to the driver, which is in this process."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = network.open_pair()
         for sock in (ours, theirs):
             tune(sock)
         link = Link(CONTROLLER, theirs)
@@ -257,9 +272,9 @@ async def _cancel_when_gone(link: Link, scope: trio.CancelScope) -> None:
 
 def _run_name(directory: Path) -> str:
     path = directory / _RUN
-    if not path.exists():
+    if not filesystem.exists(path):
         _write(path, secrets.token_hex(8).encode())
-    return path.read_text()
+    return filesystem.read_whole(path).decode()
 
 
 def _write(path: Path, data: bytes) -> None:

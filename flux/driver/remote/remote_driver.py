@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ...plan import Plan
 from ...plan.plan import CONTROLLER, INGRESS
@@ -32,11 +33,25 @@ FAILED = 1
 _DEATH_KNOWN_WITHIN_S = 10.0  # In this time an exit monitor reports why its site died, if the machine is up.
 
 
-class RemoteDriver:
-    """The driver of the run of `plan`; when the run is `over`, its processes are stopped."""
+class RowsAtEnd(NamedTuple):
+    """The rows of a stream that has ended."""
 
-    def __init__(self, plan: Plan, ended: bool) -> None:
-        self.run_state = RunState(plan, ended=ended, sinks=[SinkProgress() for _ in range(plan.sinks)])
+    of_input: int
+    of_sinks: list[int]
+
+
+class RemoteDriver:
+    """The driver of the run of `plan`; when the run is `over`, its processes are stopped.
+
+    `rows_at_end` were noted if the stream had ended before this controller was started; `note_end` does that.
+    """
+
+    def __init__(self, plan: Plan, rows_at_end: RowsAtEnd | None, note_end: Callable[[RowsAtEnd], None]) -> None:
+        rows = rows_at_end or RowsAtEnd(0, [0] * plan.sinks)
+        sinks = [SinkProgress(rows=each) for each in rows.of_sinks]
+        self.run_state = RunState(plan, ended=rows_at_end is not None, sinks=sinks, outputs=sum(rows.of_sinks))
+        self.run_state.history.add_inputs((), rows.of_input)
+        self._note_end = note_end
         self.links: dict[str, Link] = {}
         self.drained: set[str] = set()
         self.stopped: set[str] = set()  # Nodes that were sent `StopProcess`.
@@ -165,6 +180,13 @@ class RemoteDriver:
     def _end(self, error: Exception | None) -> None:
         if self.over:
             return
+        if error is None:
+            try:
+                # Before any process is stopped: none is started again then, and the next controller must not wait.
+                rows = [sink.rows for sink in self.run_state.sinks]
+                self._note_end(RowsAtEnd(self.run_state.history.input_rows, rows))
+            except FluxError as failed:
+                error = failed
         self.run_state.ended = error is None
         self.run_state.error = None if error is None else self.run_state.safe(error)
         for node, link in self.links.items():

@@ -8,20 +8,22 @@ from __future__ import annotations
 import os
 import signal
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from flux.commands.main import main
-from flux.driver.remote.remote_driver import RemoteDriver
+from flux.driver.remote.remote_driver import RemoteDriver, RowsAtEnd
 from flux.driver.status import Status
 from flux.plan import Policy
 from flux.site.crash_note import Job
-from flux.types.errors import DataLost, OperatorError
+from flux.types.errors import DataLost, FluxError, OperatorError
 from flux.wire.link import Link
 from flux.wire.reports import (
     NodeDead,
     ProcessFailed,
     Report,
+    RowsNumbered,
     RowsWritten,
     SiteDrained,
     StateSent,
@@ -42,7 +44,9 @@ class Hearing:
         self.now = STARTED_AT
         for module in ("flux.driver.remote.remote_driver", "flux.driver.processes"):
             monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: self.now))
-        self.driver = RemoteDriver(flow()._logical.plan(2, 1, "pairs", 1_000, Policy()), ended=False)
+        self.noted: list[RowsAtEnd] = []
+        self.plan = flow()._logical.plan(2, 1, "pairs", 1_000, Policy())
+        self.driver = RemoteDriver(self.plan, None, self.noted.append)
         self._rows = 0
 
     def take(self, t_s: float, report: Report, by: str = "controller") -> None:
@@ -112,6 +116,44 @@ def test_who_was_drained_or_sent_home_has_not_failed(hearing: Hearing, caplog: p
     hearing.gone(4.0, "site-2")
     assert hearing.status().failures == []
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+class Stopped(Link):
+    """A link to a process, which notes what was known of the end when something was sent."""
+
+    def __init__(self, peer: str, noted: list[RowsAtEnd]) -> None:
+        super().__init__(peer)
+        self._noted = noted
+        self.noted_before: list[list[RowsAtEnd]] = []
+
+    def send(self, *given: Any, **named: Any) -> None:
+        self.noted_before.append(list(self._noted))
+
+
+def test_the_end_is_noted_before_any_process_is_stopped(hearing: Hearing) -> None:
+    hearing.driver.links["site-1"] = link = Stopped("site-1", hearing.noted)
+    hearing.view(0.0, 1, 0, whole=True)
+    hearing.rows(1.0, 2.0)
+    hearing.take(2.5, RowsNumbered(log=[], upto=3, total=3), "ingress")
+    assert hearing.noted == []
+    hearing.written(3.0, 3, end=True)
+    assert hearing.noted == [RowsAtEnd(3, [3])] and link.noted_before == [hearing.noted]
+
+
+def test_a_controller_that_is_started_after_the_end_has_the_rows_of_the_run(hearing: Hearing) -> None:
+    status = RemoteDriver(hearing.plan, RowsAtEnd(4, [3]), hearing.noted.append).status()
+    assert (status.ended, status.inputs, status.outputs) == (True, 4, 3)
+
+
+def test_a_disk_that_cannot_keep_the_end_is_an_error_of_the_run(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(rows: RowsAtEnd) -> None:
+        raise FluxError("no room")
+
+    monkeypatch.setattr(hearing.driver, "_note_end", full)
+    hearing.written(3.0, 3, end=True)
+    assert str(hearing.driver.run_state.error) == "no room" and not hearing.driver.run_state.ended
 
 
 @pytest.fixture
