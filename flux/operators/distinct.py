@@ -48,7 +48,6 @@ class Distinct(PooledOperator):
 
     def open(self, context: Context) -> None:
         self._step = context.step
-        unknown_parameters(context.step, list(context.parameters), _PARAMETERS)
         try:
             self._on = _on(context.parameters, context.key_columns)
             self._windowed = Windowed(context)

@@ -135,7 +135,9 @@ def test_a_value_other_than_dur_is_named_in_the_output() -> None:
     assert tuples(opened(step).process(batch_of([(1, 2, 3)], INTS, [0]))) == [(1, 2, 2.0)]
 
 
-@pytest.mark.parametrize("parameters", [{"history": 0}, {"slide": 0}, {"history": 1.5}, {"histroy": 3}])
+@pytest.mark.parametrize(
+    "parameters", [{"history": 0}, {"slide": 0}, {"history": 1.5}, {"slide": True}, {"histroy": 3}]
+)
 def test_impossible_parameters_are_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(PlanError):
         opened(step_of(CountWindow, INTS, KEY, **parameters))

@@ -125,6 +125,8 @@ def test_keys_that_changed_are_told_in_their_order() -> None:
         ({"aggregates": {"s": ()}}, r"aggregate 's': expected .*got \(\)"),
         ({"aggregates": {"s": (len, 5, "int64")}}, "aggregate 's': expected"),
         ({"aggregates": {"s": (len, (), "int64")}}, "aggregate 's': expected"),
+        ({"aggregates": {"q": ("quantile", "x", "half")}}, "aggregate 'q': expected"),
+        ({"aggregates": {"q": ("median", "x", 0.5)}}, "aggregate 'q': expected"),
         ({"aggregate": {"n": "count"}}, "unknown parameters aggregate; it has aggregates, emit"),
     ],
 )

@@ -364,6 +364,12 @@ def test_signed_and_unsigned_keys_are_equal_as_numbers() -> None:
     assert tuples(out) == [(5, 2, 4)]
 
 
+def test_the_bound_of_a_column_of_durations_is_a_duration() -> None:
+    sides = [pa.schema([("k", pa.int64()), ("took", pa.duration("ms"))]) for _ in "ab"]
+    joined = JoinSpec.of(*sides, "k", {"took": timedelta(seconds=2)}, "_right")
+    assert (joined.column, joined.bound) == ("took", 2_000)
+
+
 # What cannot be joined.
 
 LEFT = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ms")), ("v", pa.int64()), ("n", pa.int64())])
@@ -386,6 +392,8 @@ RIGHT = pa.schema([("k", pa.int32()), ("at", pa.timestamp("ms")), ("v", pa.strin
         ([["k"]], 1, "needs the columns in which rows agree"),
         ("k", {"n": math.inf}, "'n' is int64, so its bound is a finite number from 0 on; got inf"),
         ("k", {"n": math.nan}, "a finite number"),
+        ("k", {}, "is a number of input rows, None for all rows, or"),
+        ("k", {"n": 1, "at": timedelta(1)}, "is a number of input rows, None for all rows, or"),
     ],
 )
 def test_a_join_that_cannot_be_is_a_plan_error_that_says_why(on: Any, within: Any, says: str) -> None:

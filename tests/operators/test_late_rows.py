@@ -12,7 +12,11 @@ import pyarrow as pa
 import pytest
 
 import flux
+from flux.model.operator import Context
+from flux.model.punctuation import Punctuation
 from flux.operators import Distinct, SessionWindow, TimeWindow, TopK
+from flux.operators.late_rows import LateRows
+from tests.operators import feeding
 from tests.runtime.through_kills import through_kills
 
 ROWS = 900
@@ -48,6 +52,17 @@ def flow_of(source: flux.sources.Source) -> flux.Dataflow:
         windows.sink(flux.sinks.Collect())
         windows.late().sink(flux.sinks.Collect())
     return flow
+
+
+def test_only_rows_behind_their_watermark_are_forwarded() -> None:
+    schema = pa.schema([("k", pa.string()), ("ts", pa.int64())])
+    late = LateRows(TimeWindow)
+    late.open(Context({"time": "ts", "size_ms": 10, "aggregates": COUNTED}, partitions=2, step="late"))
+    rows = feeding.batch_of([("a", 3), ("b", 3), ("a", None), ("a", 31)], schema, [0, 1, 0, 0])
+    assert feeding.tuples(late.process(rows)) == [("a", None)], "before any watermark only a row without time is late"
+    late.on_punctuation(Punctuation(5, "watermark", 20, frozenset({0})))
+    assert feeding.tuples(late.process(rows)) == [("a", 3), ("a", None)]
+    assert late.process(rows.take(np.array([1, 3]))) is None
 
 
 def test_late_rows_are_those_that_windows_do_not_have_each_once_through_kills(tmp_path: Path) -> None:

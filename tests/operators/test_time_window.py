@@ -399,3 +399,13 @@ def test_an_error_in_a_function_names_it_the_aggregate_and_the_key(x: float, say
     with pytest.raises(OperatorError, match=says) as caught:
         told_by(fussy, [("a", 20, 1.0), ("b", 20, x), ("c", 20, 1.0)])
     assert "window_start 20" in str(caught.value)
+
+
+def test_a_partition_that_is_dropped_takes_its_rows_with_it_also_those_that_wait_to_be_added() -> None:
+    schema = schema_of(pa.string(), pa.int64())
+    hosted = opened(step_of(TimeWindow, schema, ("k",), time="ts", size_ms=10, aggregates=COUNT))
+    rows = batch_of([("a", 1, 1), ("b", 2, 1)], schema)
+    hosted.process(Batch(rows, np.arange(2), None, np.array([0, 1], np.uint16)))
+    hosted.drop_partition(0)
+    out = hosted.punctuate(Punctuation(9, "watermark", 100, frozenset({0, 1})))
+    assert out is not None and out.arrow.column("k").to_pylist() == ["b"]
