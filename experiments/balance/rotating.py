@@ -26,7 +26,7 @@ from flux.site import shell
 LIMIT = 0.875
 GOAL = 0.86
 PERIODS_S = (0.5, 1.5)
-BOUNDS = (256, 384, 512, 768, 1024, 1536, 2048, 3072)
+BOUNDS = (128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 4096)
 KINDS = ("by destination", "divided", "whole runs")
 SITES = 4
 LONG_S, LONG_FROM_S, LONG_UNTIL_S = 5.0, 40.0, 160.0
@@ -99,21 +99,31 @@ def long_rotation(balance: str) -> dict[str, Any]:
 
 def run(quick: bool, progress: Progress) -> Outcome:
     """For each kind and period the least bound that reaches the goal; quick: two bounds, one period."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     seconds = 12.0 if quick else 24.0
     for period_s in PERIODS_S[:1] if quick else PERIODS_S:
         for kind in KINDS[:2] if quick else KINDS:
-            for bound_rows in BOUNDS[2:4] if quick else BOUNDS:
+            for bound_rows in _halving(BOUNDS[6:8] if quick else BOUNDS, rows):
                 progress(f"{kind}, every {period_s} s, {bound_rows} rows")
                 rows.append(absorb(kind, bound_rows, period_s, seconds))
                 progress(f"  {rows[-1]}")
-                if rows[-1]["processed_of_unloaded"] >= GOAL:
-                    break
     for balance in () if quick else ("off", "auto"):
         progress(f"every {LONG_S} s, balance {balance}")
         rows.append(long_rotation(balance))
         progress(f"  {rows[-1]}")
     return Outcome(rows=rows, findings=[] if quick else _findings(rows), validity=validity_findings(rows))
+
+
+def _halving(bounds: Sequence[int], rows: Sequence[dict[str, Any]]) -> Iterator[int]:
+    """The bounds to try, by halving what is left: the last of the `rows`, of the last bound, says where to go on."""
+    below, above = -1, len(bounds)
+    while above - below > 1:
+        middle = (below + above) // 2
+        yield bounds[middle]
+        if rows[-1]["processed_of_unloaded"] >= GOAL:
+            above = middle
+        else:
+            below = middle
 
 
 def _least(rows: Sequence[dict[str, Any]], kind: str, period_s: float) -> dict[str, Any] | None:
@@ -165,7 +175,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     lines = {
         f"{kind}, every {period_s} s": [
             (row["bound_rows"], row["processed_of_unloaded"])
-            for row in rows
+            for row in sorted(rows, key=lambda row: row["bound_rows"])
             if (row["kind"], row["period_s"]) == (kind, period_s)
         ]
         for period_s in PERIODS_S
