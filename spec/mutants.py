@@ -164,8 +164,9 @@ def _pass(block: str, index: int) -> Change:
     def change(node: ast.AST) -> None:
         statements = getattr(node, block)
         yields = any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(statements[index]))
-        # A function that yields nothing must stay a generator, or the mutant would be noticed for the wrong reason.
-        statements[index] = ast.parse("yield from ()").body[0] if yields else ast.Pass()
+        # A function that yields nothing must stay a generator, or the mutant would be noticed for the wrong reason. An
+        # async one may not have `yield from ()`.
+        statements[index] = ast.parse("if False:\n    yield").body[0] if yields else ast.Pass()
 
     return change
 
