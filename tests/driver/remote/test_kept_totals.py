@@ -16,7 +16,7 @@ from tests.driver.test_metrics import NOW, PLAN, measures, of_stage
 
 def driver_of(directory: Path) -> tuple[RemoteDriver, KeptTotals, list[str]]:
     """What a controller has after its start."""
-    driver, warned = RemoteDriver(PLAN, ended=False), list[str]()
+    driver, warned = RemoteDriver(PLAN, None, lambda rows: None), list[str]()
     kept = KeptTotals(directory, driver.run_state, warned.append)
     kept.restore()
     return driver, kept, warned
