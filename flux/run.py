@@ -362,7 +362,7 @@ class Run:
         if not self._driver.wait(
             lambda run_state: until(run_state) or run_state.error is not None or self._stopped, timeout
         ):
-            raise TimeoutError(f"waited {timeout:g} s for {what}")
+            raise TimeoutError(f"waited {timeout:g} s for {what}{self._run_state.stuck_text}")
         run_state = self._run_state
         if until(run_state):
             return

@@ -251,6 +251,11 @@ class RunState:
         """Why the run has failed. That copies differ may only be known after the end of the stream."""
         return self.error or (self.diverged if self.ended else None)
 
+    @property
+    def stuck_text(self) -> str:
+        """Where code of the user does not return, to be added to an error; empty if there is no such code."""
+        return "".join(f". {node}: {text}" for node, text in sorted(self.stuck.items()))
+
     def safe(self, error: BaseException) -> BaseException:
         """Return the error with what is known to be safe."""
         if isinstance(error, DataLost):

@@ -39,6 +39,11 @@ class Hosted:
     def open(self, partitions_held: Iterable[int]) -> None:
         raise NotImplementedError
 
+    @property
+    def partition_opened(self) -> int | None:
+        """The partition whose instance was opened last, or is being opened; None if one instance has all."""
+        return None
+
     def work(self, rows: Batch | None, punctuations: Sequence[Punctuation]) -> Batch | None:
         """Return the output for rows and the punctuations among them; rows are cut at punctuations if it needs them."""
         if not self.needs_punctuations:

@@ -21,12 +21,18 @@ class PerPartition(Hosted):
         self._instances: dict[int, Operator] = {}
         self._has_on_punctuation = False  # Whether an instance defines it.
         self._costs_s: dict[int, float] | None = None  # Of the partitions' calls, if they are timed.
+        self._opened: int | None = None
 
     def open(self, partitions_held: Iterable[int]) -> None:
         for pid in partitions_held:
             self._add(pid)
 
+    @property
+    def partition_opened(self) -> int | None:
+        return self._opened
+
     def _add(self, pid: int) -> Operator:
+        self._opened = pid
         instance: Operator = self._new_operator(pid)
         self._call(pid, None, instance.open, self.step.context(pid))
         self._instances[pid] = instance

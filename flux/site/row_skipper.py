@@ -75,6 +75,10 @@ class RowSkipper(Hosted):
         self._arrived: set[int] = set()
         self._rows: list[Batch] | None = [] if keeps_rows else None
 
+    @property
+    def partition_opened(self) -> int | None:
+        return self._inner.partition_opened
+
     def open(self, partitions_held: Iterable[int]) -> None:
         held = list(partitions_held)
         self._inner.open(held)

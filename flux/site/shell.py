@@ -155,6 +155,8 @@ class Shell:
             self.node = await self.role.prepare() or self.node
             if self.config.record is not None:
                 self._recorder = Recorder(self.config.record / f"{self.name}{SUFFIX}", self.node)
+            # Before the role starts: it opens operators, and the loop waits for as long as that takes.
+            Heartbeat(self.config.address(CONTROLLER), self.config.identity(self.name), self.watch).start()
             nursery.start_soon(self._read_driver)
             nursery.start_soon(self._keep_controller, address.bound(listener))
             nursery.start_soon(accept_loop, listener, self.peers.accepted)
@@ -292,7 +294,6 @@ class Shell:
 
     async def _keep_controller(self, here: str) -> None:
         """Stay connected to the controller, or to the next one that is started in its place."""
-        Heartbeat(self.config.address(CONTROLLER), self.config.identity(self.name), self.watch).start()
         while True:
             link = Link(CONTROLLER, await self._find(CONTROLLER, CONTROLLER))
             self.peers.controller = link

@@ -6,7 +6,9 @@ chain with one tap, its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from ..hosting import Hosted, host
 from ..model.batch import Batch
@@ -16,8 +18,10 @@ from ..plan import Plan
 from ..plan.plan import INPUT
 from ..wire.reports import RowsSkipped, SkippedContent
 from .row_skipper import RowSkipper, SkippedInput
+from .stuck_watch import list_partitions
 
 StepOutputs = dict[int, Batch]  # What was emitted, by place.
+Watched = Callable[[str, Callable[[], str]], AbstractContextManager[None]]  # As `StuckWatch.calling`.
 
 
 class Steps:
@@ -39,11 +43,16 @@ class Steps:
     def __iter__(self) -> Iterator[Hosted]:
         return iter(self.hosted)
 
-    def open(self, partitions_held: Iterable[int]) -> None:
-        """Open the operators with these partitions."""
+    def open(self, partitions_held: Iterable[int], watched: Watched = lambda what, place: nullcontext()) -> None:
+        """Open the operators with these partitions; `watched` is given what is called, and where."""
         held = list(partitions_held)
         for step in self.hosted:
-            step.open(held)
+            with watched(f"step {step.step.name}", partial(self._place_of_opening, step, held)):
+                step.open(held)
+
+    def _place_of_opening(self, step: Hosted, held: Sequence[int]) -> str:
+        one = step.partition_opened
+        return f"stage {self._stage}, {list_partitions(held if one is None else [one])}, it is opened"
 
     def process(self, rows: Batch | None, punctuations: Sequence[Punctuation] = (), place: int = INPUT) -> StepOutputs:
         """Return what is emitted for the rows of an input and the punctuations among them.

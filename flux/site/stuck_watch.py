@@ -2,9 +2,9 @@
 
 An endless loop or a deadlock in an operator stops the loop of its process, and heartbeats go on: the process is not
 dead, and nothing ends it. So the heartbeat thread looks how long the present calls of user code take: the job of the
-loop, state that is read or installed, steps and sources of an ingress, and a sink that is called, also in a thread of
-its own. After `after_s` it reports the step, the partitions, the rows and the stack of the user's code; and again when
-that call has returned.
+loop, operators that are opened, state that is read or installed, steps and sources of an ingress, and a sink that is
+called, also in a thread of its own. After `after_s` it reports the step, the partitions, the rows and the stack of the
+user's code; and again when that call has returned.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -26,12 +26,14 @@ _LOOP = "trio._core._run"
 _FRAMES_MAX = 20
 _PARTITIONS_MAX = 10
 
+Place = str | Callable[[], str]  # Where a call is; a function may be called from another thread.
+
 
 @dataclass(frozen=True, eq=False)
 class _Call:
     """A call of user code: a job, or what is called and for which rows."""
 
-    what: Consume | tuple[str, str]
+    what: Consume | tuple[str, Place]
     at_s: float
 
 
@@ -44,7 +46,7 @@ class StuckWatch:
         self._calls: dict[int, _Call] = {}  # By thread.
         self._reported: _Call | None = None
 
-    def begin(self, what: Consume | tuple[str, str]) -> None:
+    def begin(self, what: Consume | tuple[str, Place]) -> None:
         """Note that this thread calls code of the user: for a job, or what, and for which rows."""
         self._calls[threading.get_ident()] = _Call(what, time.monotonic())
 
@@ -53,7 +55,7 @@ class StuckWatch:
         self._calls.pop(threading.get_ident(), None)
 
     @contextmanager
-    def calling(self, what: str, place: str) -> Iterator[None]:
+    def calling(self, what: str, place: Place) -> Iterator[None]:
         """Note that this thread calls code of the user, until the block ends: what, and for which rows."""
         self.begin((what, place))
         try:
@@ -77,14 +79,21 @@ class StuckWatch:
 
     def _describe(self, call: _Call, stack: str) -> str:
         what, place = call.what if isinstance(call.what, tuple) else self._job(call.what)
-        return f"{what} has not returned for {time.monotonic() - call.at_s:.0f} s: {place}. It is in {stack}"
+        where = place if isinstance(place, str) else place()
+        return f"{what} has not returned for {time.monotonic() - call.at_s:.0f} s: {where}. It is in {stack}"
 
     def _job(self, job: Consume) -> tuple[str, str]:
         plan = self._plan
         what = f"step {plan.segment(job.stage).title}" if job.stage in plan.stages else "a sink"
-        held = sorted(job.partitions)
-        partitions = ", ".join(map(str, held[:_PARTITIONS_MAX])) + (", ..." if len(held) > _PARTITIONS_MAX else "")
-        return what, f"stage {job.stage}, partitions {partitions}, rows {job.after + 1} to {job.upto}"
+        return what, f"stage {job.stage}, {list_partitions(job.partitions)}, rows {job.after + 1} to {job.upto}"
+
+
+def list_partitions(partitions: Iterable[int]) -> str:
+    """Return the numbers of some partitions as text, the first of them if there are many."""
+    held = sorted(partitions)
+    return (
+        "partitions " + ", ".join(map(str, held[:_PARTITIONS_MAX])) + (", ..." if len(held) > _PARTITIONS_MAX else "")
+    )
 
 
 def _stack(thread: int) -> str | None:

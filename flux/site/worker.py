@@ -94,7 +94,7 @@ class Worker(Role):
         for stage in self._plan.stages:
             held = [p for p, copies in enumerate(placed.copies[stage]) if self.shell.name in copies]
             self._segments[stage] = Steps(self._plan, stage)
-            self._segments[stage].open(held)
+            self._segments[stage].open(held, self.shell.watch.calling)
             if self.shell.meter.is_balanced:
                 self._segments[stage].time_partitions()
             self._types |= {(stage, number): step.words for number, step in enumerate(self._segments[stage])}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -49,6 +49,78 @@ def test_code_that_does_not_return_is_named_until_it_does(
         run.wait_for_output(len(ROWS))
         wait_until(lambda: not stuck_texts(run), "that it goes on is reported")
     assert "goes on" in caplog.text
+
+
+def hang(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+class Opening(flux.Operator):
+    """It can be opened when the file `go` is there; before that, partition 0 can."""
+
+    output: ClassVar = {"k": "int64"}
+
+    def open(self, context: flux.Context) -> None:
+        if context.partition > 0:
+            hang(Path(context.parameters["go"]))
+
+    def process(self, batch: flux.Batch) -> flux.Batch:
+        return batch.emit({"k": batch["k"]})
+
+
+class OpeningKeys(flux.KeyedOperator):
+    """It can be opened when the file `go` is there."""
+
+    output: ClassVar = {"k": "int64"}
+
+    def open(self, context: flux.Context) -> None:
+        hang(Path(context.parameters["go"]))
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return None, [{"k": row.k}]
+
+
+def opening(operator: Any, go: Path) -> flux.Dataflow:
+    flow = flux.Dataflow("opening")
+    rows = flow.source(flux.sources.Table(ROWS)).exchange("k", partitions=2)
+    rows.apply(operator, go=str(go)).sink(flux.sinks.Collect())
+    return flow
+
+
+@pytest.mark.parametrize(
+    ("operator", "where", "on_error"),
+    [
+        (Opening, "partitions 1", "stop"),
+        (Opening, "partitions 1", "skip"),
+        (OpeningKeys, "partitions 0, 1", "stop"),
+    ],
+)
+def test_an_operator_that_does_not_open_is_named_until_it_does(
+    operator: Any, where: str, on_error: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = f"step {operator.__name__} has not returned for 0 s: stage 1, {where}, it is opened. It is in hang ("
+
+    def let_it_open() -> None:
+        wait_until(lambda: caplog.text.count(text) == 2, "both sites are stuck in it")
+        (tmp_path / "go").touch()
+
+    naming = threading.Thread(target=let_it_open, daemon=True)
+    naming.start()
+    with opening(operator, tmp_path / "go").start(sites=2, stuck_after_s=0.3, on_error=on_error) as run:
+        assert run.wait(60).outputs == len(ROWS)
+        assert stuck_texts(run) == []
+    assert f"called by {operator.__name__}.open (" in caplog.text and "test_stuck.py" in caplog.text
+
+
+def test_a_run_that_does_not_start_says_which_operator_does_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flux.run._START_TIMEOUT_S", 10.0)
+    with pytest.raises(TimeoutError, match="waited 10 s for start") as raised:
+        opening(Opening, tmp_path / "go").start(sites=2, stuck_after_s=0.3)
+    for site in ("site-1", "site-2"):
+        assert f". {site}: step Opening has not returned for 0 s: stage 1, partitions 1, it is op" in str(raised.value)
 
 
 def test_slow_rows_are_not_stuck() -> None:

@@ -107,7 +107,7 @@ class IngressProcess(Role):
         if self._journal is None:
             assert self.unusable is not None
             raise self.unusable
-        self._steps.open([0])
+        self._steps.open([0], self.shell.watch.calling)
         nursery.start_soon(self._pump, self._journal)
         nursery.start_soon(self._reports.send_regularly)
 
