@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from .view import Edition as Edition
 from .view import Standby as Standby
 from .view import View as View
 
@@ -26,7 +27,7 @@ Body: TypeAlias = Any
 Position: TypeAlias = int
 RowCounts: TypeAlias = tuple[tuple[int, int, int], ...]  # Edge, consumer partition, its rows; in order, no zeros.
 
-VERSION = 8  # Of this protocol, on the wire, in journals and recordings; another one is refused.
+VERSION = 9  # Of this protocol, on the wire, in journals and recordings; another one is refused.
 BODY = {"body": True}  # Marks fields that hold a body: recordings and the wire treat them separately.
 
 
@@ -369,7 +370,7 @@ class Consume:
     If the stage is not `ordered`, every row of a frame in its own (after, upto] counts, also those beyond `upto`, in
     whatever order. Only punctuations wait: one counts when `upto` has passed it, because then no row before it can
     arrive any more. For an egress, `ahead` is how far ahead of `upto` its sink will be then, for the process that
-    replaces it.
+    replaces it. The rows are consumed by the code of that `edition`, which is that of all rows after `after` (rule 43).
     """
 
     stage: int
@@ -380,6 +381,7 @@ class Consume:
     frames: tuple[PendingInput, ...]
     ordered: bool = True
     ahead: tuple[Ahead, ...] = ()
+    edition: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,10 +417,11 @@ class Trim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Install:
-    """Install the state of `partition` in the operator of `stage`."""
+    """Install the state of `partition` in the operator of `stage`. It is of that `edition`."""
 
     stage: int
     partition: int
+    edition: int = 0
     body: Body = field(metadata=BODY)
 
 

@@ -26,6 +26,21 @@ class Standby:
     donor: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edition:
+    """A change of the code of `stages` at one position: rows up to it are consumed by the code before it.
+
+    Its `number` is that of the request. What the code is, its `spec`, is opaque here. When it is `closed`, no copy will
+    be at or before `position` any more, and the code before it may be forgotten.
+    """
+
+    number: int
+    stages: frozenset[int]
+    position: int
+    spec: bytes = b""
+    closed: bool = False
+
+
 def number_of(site: str) -> int:
     """The number of a site, 7 of `site-7`; 0 without one. No number is used twice, and a later site has a higher one.
 
@@ -55,6 +70,8 @@ class View:
     The `unordered` stages consume what has arrived at once, and do not wait for the merge; the set never changes.
     The `slow` sites do far less than the others, and no node waits for them (rule 35). In the slot of a copy that was
     retired because of that is `RETIRED`, which is listed among the `dead` for as long (rule 42).
+    The `editions` are the changes of code, in the order of their numbers; what a closed one has of each stage, until a
+    later one that is closed has the same stage (rule 52).
     """
 
     number: int
@@ -69,6 +86,7 @@ class View:
     forgotten: int = 0
     follows: int | None = None
     slow: frozenset[str] = frozenset()
+    editions: tuple[Edition, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.edges:
@@ -177,6 +195,35 @@ class View:
             for place in places
         )
 
+    def cuts(self, stage: int) -> tuple[int, ...]:
+        """The positions at which the code of `stage` changes, in order."""
+        return tuple([edition.position for edition in self._editions_of[stage]]) if self.editions else ()
+
+    def edition_at(self, stage: int, position: int) -> int:
+        """The number of the edition that consumes the rows of `stage` after `position`; 0 for the code of the plan."""
+        found = 0
+        for edition in self._editions_of[stage] if self.editions else ():
+            if edition.position <= position:
+                found = edition.number
+        return found
+
+    def edition_of_state(self, stage: int, position: int) -> int:
+        """The number of the edition that a state of `stage` at `position` is of: at a cut, still the one before."""
+        return self.edition_at(stage, position - 1)
+
+    @cached_property
+    def open_editions(self) -> tuple[Edition, ...]:
+        """The editions that some copy may not have reached yet."""
+        return tuple(edition for edition in self.editions if not edition.closed)
+
+    def downstream(self, stages: frozenset[int]) -> frozenset[int]:
+        """The `stages`, and all that receive what is made of their output."""
+        found = set(stages)
+        for producer, consumer in sorted(self.edges):
+            if producer in found:
+                found.add(consumer)
+        return frozenset(found)
+
     def lost(self) -> tuple[tuple[int, int], ...]:
         """Every (stage, partition) of an operator without a surviving copy, finished or in transfer."""
         in_transfer = {(standby.stage, standby.partition) for standby in self.standby}
@@ -193,6 +240,10 @@ class View:
     @cached_property
     def _alive(self) -> frozenset[str]:
         return frozenset(self.nodes) - self.dead
+
+    @cached_property
+    def _editions_of(self) -> list[tuple[Edition, ...]]:
+        return [tuple(e for e in self.editions if stage in e.stages) for stage in range(len(self.copies))]
 
     @cached_property
     def _inputs(self) -> list[tuple[int, ...]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import NoneType, UnionType
 from typing import Any, NewType, TypeAlias, get_args, get_origin, get_type_hints
 
-from ..protocols import messages
+from ..protocols import change_messages, messages
 from .frames import BadFrame, BadValues, format_value
 
 Word = NewType("Word", int)  # An integer of 64 bits without a sign, such as a digest.
@@ -202,12 +202,19 @@ def _read_map(plain: Any, body: BodyOf) -> dict[str, Any]:
     return plain
 
 
+def _read_bytes(plain: Any, body: BodyOf) -> bytes:
+    if type(plain) is not bytes:
+        raise BadFrame(f"expected bytes, got {format_value(plain)}")
+    return plain
+
+
 _SIMPLE: dict[Any, _ValueReader] = {
     int: _read_int,
     Word: _read_word,
     float: _read_float,
     bool: _read_bool,
     str: _read_str,
+    bytes: _read_bytes,
 }
 
 
@@ -297,7 +304,9 @@ def _listed(plain: Any) -> Any:
 
 # What the machines send each other, and their effects.
 PROTOCOL_CLASSES = [
-    value for value in vars(messages).values() if isinstance(value, type) and dataclasses.is_dataclass(value)
+    value
+    for value in (vars(messages) | vars(change_messages)).values()
+    if isinstance(value, type) and dataclasses.is_dataclass(value)
 ]
 _PROTOCOL = Codec(PROTOCOL_CLASSES)
 to_plain = _PROTOCOL.to_plain

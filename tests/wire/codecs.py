@@ -18,7 +18,7 @@ from enum import Enum
 from fractions import Fraction
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -31,7 +31,7 @@ from flux.exchange.channel_mask import ChannelMask
 from flux.exchange.merge import merge
 from flux.exchange.rows import Rows, punctuations_to_plain
 from flux.model.punctuation import Punctuation
-from flux.protocols import messages
+from flux.protocols import change_messages, messages
 from flux.types.errors import AuthError, StateError
 from flux.wire import frames, state_codec
 from flux.wire.batches import Batches
@@ -105,7 +105,9 @@ _VIEW = messages.View(
     dead=frozenset({"site-2"}),
     copies=((("ingress",),), (("site-1", "site-2"), ("site-2", "site-1"))),
     standby=(messages.Standby(version=1, stage=1, partition=0, slot=1, node="site-1", donor="site-2"),),
+    editions=(messages.Edition(number=2, stages=frozenset({1}), position=40, spec=b"\x00a"),),
 )
+_OF_CHANGES = (change_messages.ChangeRequest, change_messages.ChangeReport, change_messages.ChangeOrder)
 _FIELDS: dict[str, Any] = {
     "channels": (_BLOCK, _BLOCK),
     "runs": (_RUN,),
@@ -115,6 +117,11 @@ _FIELDS: dict[str, Any] = {
     "nodes": ("site-1",),
     "sender": "site-1",
     "node": "site-1",
+    "stages": frozenset({1, 2}),
+    "spec": b"\xff\x00",
+    "scheduler": change_messages.OF_RECEIVERS,
+    "problem": "",
+    "reason": "it has no such module",
     "to": "site-2",
     "a": "site-1",
     "b": "site-2",
@@ -130,6 +137,11 @@ def _example(kind: type[Any]) -> Any:
 MESSAGES = [
     {"kind": "peer", "m": to_plain(message, lambda body: body)}
     for message in (*map(_example, messages.PeerMessage.__args__ + messages.ToController.__args__), _VIEW)
+]
+MESSAGES += [
+    {"kind": "peer", "m": to_plain(_example(kind), lambda body: body)}
+    for union in _OF_CHANGES
+    for kind in get_args(union)
 ]
 _PACKED_MESSAGES = [msgpack.packb(message) for message in MESSAGES]
 

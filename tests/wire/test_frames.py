@@ -11,7 +11,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flux.protocols import messages
+from flux.protocols import change_messages, messages
 from flux.types.errors import FluxError
 from flux.wire import frames
 from flux.wire.address import connect, listen
@@ -47,6 +47,14 @@ runs = st.builds(
 aheads = st.builds(
     messages.Ahead, edge=positions, producers=st.lists(positions, max_size=3).map(tuple), position=positions
 )
+editions = st.builds(
+    messages.Edition,
+    number=positions,
+    stages=st.frozensets(st.integers(0, 9)),
+    position=positions,
+    spec=st.binary(),
+    closed=st.booleans(),
+)
 values = {
     "sender": st.text(),
     "node": st.text(),
@@ -58,6 +66,12 @@ values = {
     "runs": st.lists(runs, max_size=3).map(tuple),
     "standby": st.lists(standbys, max_size=2).map(tuple),
     "nodes": st.lists(st.text()).map(tuple),
+    "editions": st.lists(editions, max_size=2).map(tuple),
+    "stages": st.frozensets(positions),
+    "spec": st.binary(),
+    "scheduler": st.text(),
+    "problem": st.text(),
+    "reason": st.text(),
     "dead": st.frozensets(st.text()),
     "unordered": st.frozensets(positions),
     "slow": st.frozensets(st.text()),
@@ -70,7 +84,8 @@ values = {
     "body": bodies,
     "bodies": bodies,
 }
-KINDS = get_args(messages.Message)
+OF_CHANGES = change_messages.ChangeRequest | change_messages.ChangeReport | change_messages.ChangeOrder
+KINDS = dict.fromkeys([*get_args(messages.Message), *get_args(OF_CHANGES)])
 
 
 def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
@@ -141,6 +156,7 @@ ACK: dict[str, Any] = {"$": "Ack", "sender": "site-1", "view": 1, "edge": 1, "po
         ({**ACK, "position": True}, "Ack.position: expected an integer"),
         ({**ACK, "position": 2**63}, "Ack.position: expected an integer of 64 bits"),
         ({**ACK, "sender": b"site-1"}, "Ack.sender: expected text"),
+        ({"$": "Prepare", "number": 1, "stages": {"set": [1]}, "spec": "code"}, "Prepare.spec: expected bytes"),
         (
             {"$": "Hello", "node": "a", "view": 0, "ends": 3, "incarnation": 1, "version": 2},
             "Hello.ends: expected a list",
@@ -166,6 +182,7 @@ def test_a_view_with_senseless_fields_is_not_built() -> None:
         ("edges", [[1]]),
         ("copies", [["a"]]),
         ("nodes", "a"),
+        ("editions", [{"$": "Standby"}]),
     ):
         with pytest.raises(frames.BadFrame, match=f"View.{field}"):
             from_plain({**plain, field: value}, lambda body: body)
