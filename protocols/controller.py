@@ -22,14 +22,36 @@ destination is policy, not safety.
 Departure: an overloaded site is not made to fail (thesis 5.1.3.2). It is marked as slow: no node that has another
 choice waits for it, and its copies are moved off, built from the others (rules 34, 35). So each has its partner.
 If the user prefers it, a slow site for which no more rows can be kept loses its copies: see `Retire` (rule 42).
+
+It also has the code of stages changed while the dataflow runs: `changes` has the requests and the attempts, and a
+change that is agreed on is in the next view. While an attempt is open, what else would make a view waits for its end.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
+from . import placement
+from .change_messages import (
+    CLOSED,
+    COMMITTED,
+    SUPERSEDED,
+    AbortChange,
+    Ask,
+    AttemptOverdue,
+    Bound,
+    Cannot,
+    ChangeReport,
+    CheckpointRetained,
+    Passed,
+    Past,
+    Prepared,
+    Reconfigure,
+    ReportChange,
+    Unbind,
+)
+from .changes import Changes, closed
 from .machine import Machine, Rule, always, fence, ignore
 from .messages import (
     VERSION,
@@ -46,7 +68,6 @@ from .messages import (
     Resend,
     Retire,
     Slow,
-    Standby,
     Suspected,
     View,
     ViewsLost,
@@ -61,12 +82,14 @@ class Controller(Machine):
     that the journal has lost, so that no number stands for two views (rule 40).
     """
 
-    def __init__(self, view: View, at_once: int = 1, number_from: int = 1) -> None:
+    def __init__(self, view: View, at_once: int = 1, number_from: int = 1, lead: int = 2) -> None:
         self.view = view
         self.number_from = number_from
         self.at_once = at_once  # Copies of one stage that are built at the same time.
         self.present: frozenset[str] = frozenset()  # The nodes that are connected.
         self.copy_costs: tuple[tuple[str, float], ...] = ()  # Of an average copy on each site, if they are known.
+        self.changes = Changes(lead)
+        self.waiting: tuple[CopyReady | Move | Slow | Retire, ...] = ()  # For the end of an attempt at a change.
 
     @property
     def title(self) -> str:
@@ -78,8 +101,11 @@ class Controller(Machine):
 
     # Guards.
 
-    def is_from_the_dead(self, message: Hello | CopyReady | CopyFailed) -> bool:
-        seen = message.view if isinstance(message, Hello) else 0  # The other messages come from sites only.
+    def is_from_the_dead(self, message: Hello | CopyReady | CopyFailed | ChangeReport) -> bool:
+        if isinstance(message, Prepared | Cannot):
+            seen = 1  # A node is asked after its first view.
+        else:  # Copies are of sites only, which are recognised by their numbers.
+            seen = 0 if isinstance(message, CopyReady | CopyFailed) else message.view
         return message.node in self.view.dead or self.view.has_forgotten(message.node, seen)
 
     def is_expected(self, message: Hello) -> bool:
@@ -142,13 +168,50 @@ class Controller(Machine):
         copies = stages[message.stage][message.partition]
         building = any((s.stage, s.partition) == (message.stage, message.partition) for s in self.view.standby)
         is_copy = 0 <= message.slot < len(copies) and self.view.alive(copies[message.slot]) and not building
-        return is_copy and message.to in _sites(self.view) and message.to not in copies
+        return is_copy and message.to in placement.sites(self.view) and message.to not in copies
 
     def changes_what_is_slow(self, message: Slow) -> bool:
         return self.number > 0 and self._slow(message) != self.view.slow
 
     def can_do_without_its_copies(self, message: Retire) -> bool:
         return self.number > 0 and self.view.can_retire(message.node)
+
+    def is_of_an_open_attempt(self, message: CopyReady | Move | Slow | Retire) -> bool:
+        is_expected = not isinstance(message, CopyReady) or self.is_being_built(message)
+        return self.changes.attempt is not None and is_expected
+
+    def is_committed(self, message: Reconfigure) -> bool:
+        return any(edition.number == message.number for edition in self.view.editions)
+
+    def is_pending(self, message: Reconfigure | AbortChange) -> bool:
+        return self.changes.is_pending(message.number)
+
+    def is_over_or_late(self, message: Reconfigure) -> bool:
+        return 0 < message.number <= self.changes.last_number(self.view)
+
+    def is_sound(self, message: Reconfigure) -> bool:
+        return self.changes.is_sound(self.view, message)
+
+    def is_about_the_first_change(self, message: Prepared | Cannot) -> bool:
+        return message.node in self.view.nodes and self.changes.is_first(message.number)
+
+    def is_not_connected(self, message: Bound) -> bool:
+        return message.node in self.view.nodes and message.node not in self.present
+
+    def is_from_a_node(self, message: ChangeReport) -> bool:
+        return message.node in self.view.nodes
+
+    def is_bound_to_what_is_proposed(self, message: Bound) -> bool:
+        return self.changes.is_answered_by(self.view, message)
+
+    def refuses_what_is_proposed(self, message: Past) -> bool:
+        return self.changes.is_refused_by(message)
+
+    def is_of_a_member_now(self, message: Passed) -> bool:
+        return self.changes.is_open(self.view, message)
+
+    def keeps_others_waiting(self, message: AttemptOverdue) -> bool:
+        return bool(self.waiting) and self.changes.is_first(message.number)
 
     # Actions.
 
@@ -158,6 +221,7 @@ class Controller(Machine):
             yield from self._change(self.view)
         elif message.view < self.number:
             yield Resend(to=message.node, after=message.view)
+        yield from self._go_on()
 
     def end_the_run(self, message: Hello) -> Iterator[Effect]:
         yield ViewsLost(node=message.node, seen=message.view, last=self.number)
@@ -189,21 +253,22 @@ class Controller(Machine):
         yield from self._without(message.node)
 
     def remove_one(self, message: LinkDown) -> Iterator[Effect]:
-        load = _load(self.view)
+        load = placement.load(self.view)
         candidates = self._ends_to_spare(message)
         yield from self._without(min(candidates, key=lambda node: (load[node], -self.view.nodes.index(node))))
 
     def make_live(self, message: CopyReady) -> Iterator[Effect]:
         [done] = [s for s in self.view.standby if s.version == message.version]
         rest = tuple(s for s in self.view.standby if s.version != message.version)
-        yield from self._change(replace(self.view, standby=rest, copies=_placed(self.view, done)))
+        yield from self._change(replace(self.view, standby=rest, copies=placement.placed(self.view, done)))
 
     def give_up(self, message: CopyFailed) -> Iterator[Effect]:
         rest = tuple(s for s in self.view.standby if s.version != message.version)
         yield from self._change(replace(self.view, standby=rest))
 
     def start_move(self, message: Move) -> Iterator[Effect]:
-        yield from self._change(_with_standby(self.view, message.stage, message.partition, message.slot, message.to))
+        place = (message.stage, message.partition, message.slot)
+        yield from self._change(placement.with_standby(self.view, *place, message.to))
 
     def mark_slow(self, message: Slow) -> Iterator[Effect]:
         yield from self._change(replace(self.view, slow=self._slow(message)))
@@ -215,6 +280,65 @@ class Controller(Machine):
         )
         yield from self._change(replace(self.view, copies=copies, dead=self.view.dead | {RETIRED}))
 
+    def wait_for_the_attempt(self, message: CopyReady | Move | Slow | Retire) -> Iterator[Effect]:
+        if message not in self.waiting:
+            self.waiting = (*self.waiting, message)
+        yield from ()
+
+    def request_change(self, message: Reconfigure) -> Iterator[Effect]:
+        self.changes.requests = (*self.changes.requests, message)
+        yield from self._go_on()
+
+    def repeat_outcome(self, message: Reconfigure) -> Iterator[Effect]:
+        [edition] = [edition for edition in self.view.editions if edition.number == message.number]
+        outcome = CLOSED if edition.closed else COMMITTED
+        yield ReportChange(number=message.number, outcome=outcome, position=edition.position)
+
+    def report_superseded(self, message: Reconfigure) -> Iterator[Effect]:
+        reason = f"changes up to number {self.changes.last_number(self.view)} were requested before"
+        yield ReportChange(number=message.number, outcome=SUPERSEDED, reason=reason)
+
+    def abort_change(self, message: AbortChange) -> Iterator[Effect]:
+        yield from self.changes.drop(message.number, "it was aborted")
+        yield from self._go_on()
+
+    def note_prepared(self, message: Prepared) -> Iterator[Effect]:
+        self.changes.prepared |= {message.node}
+        yield from self._go_on()
+
+    def refuse_change(self, message: Cannot) -> Iterator[Effect]:
+        yield from self.changes.drop(message.number, f"{message.node}: {message.reason}")
+        yield from self._go_on()
+
+    def note_bound(self, message: Bound) -> Iterator[Effect]:
+        yield from self.changes.note_bound(self.view, message)
+        edition = self.changes.commit()
+        if edition is None:
+            yield from self._go_on()
+            return
+        yield from self._change(replace(self.view, editions=(*self.view.editions, edition)))
+        yield ReportChange(number=edition.number, outcome=COMMITTED, position=edition.position)
+
+    def free(self, message: Bound) -> Iterator[Effect]:
+        unbind = Unbind(view=message.view, number=message.number, position=message.position)
+        yield Ask(to=(message.node,), message=unbind)
+
+    def note_past(self, message: Past) -> Iterator[Effect]:
+        yield from self.changes.note_past(message)
+        yield from self._go_on()
+
+    def give_up_the_attempt(self, message: AttemptOverdue) -> Iterator[Effect]:
+        yield from self.changes.end_attempt(self.changes.proposed_to)
+        yield from self._go_on()
+
+    def note_passed(self, message: Passed) -> Iterator[Effect]:
+        self.changes.passed |= {(message.number, message.node)}
+        yield from self._go_on()
+
+    def note_checkpoint(self, message: CheckpointRetained) -> Iterator[Effect]:
+        self.changes.retained = message.position
+        yield from self._go_on()
+
     def note_costs(self, message: CopyCosts) -> Iterator[Effect]:
         self.copy_costs = message.costs
         yield from ()
@@ -223,7 +347,7 @@ class Controller(Machine):
 
     def _slow(self, message: Slow) -> frozenset[str]:
         """The live sites among those that are slow."""
-        return frozenset(_sites(self.view)) & frozenset(message.nodes)
+        return frozenset(placement.sites(self.view)) & frozenset(message.nodes)
 
     def _may_join(self, message: Hello) -> bool:
         """Whether the node speaks this protocol and is not connected already."""
@@ -249,7 +373,7 @@ class Controller(Machine):
 
     def _can_be_spared(self) -> list[str]:
         """The sites that may be declared dead while they may be alive: never the holder of a last copy (rule 19)."""
-        return [node for node in _sites(self.view) if not self.view.needs(node)]
+        return [node for node in placement.sites(self.view) if not self.view.needs(node)]
 
     def _ends_to_spare(self, message: LinkDown) -> list[str]:
         """Those of two nodes that cannot reach each other that may be removed."""
@@ -259,7 +383,7 @@ class Controller(Machine):
 
     def _without(self, node: str) -> Iterator[Effect]:
         self.present -= {node}
-        yield from self._change(_without(self.view, node))
+        yield from self._change(placement.without(self.view, node))
 
     def _change(self, view: View) -> Iterator[Effect]:
         """Publish `view` as the next one, with the copies to build; the first one only when all nodes are connected."""
@@ -273,6 +397,20 @@ class Controller(Machine):
             number = max(view.number + 1, self.number_from)
             self.view = self._with_recovery(replace(self._forgetting(view), number=number, follows=view.number))
             yield Publish(view=self.view, to=tuple(sorted(self.present)))
+            self.changes.adopt(self.view)
+            yield from self._go_on()
+
+    def _go_on(self) -> Iterator[Effect]:
+        """Do what an attempt at a change has kept waiting, if none is open; then close a change, or attempt one."""
+        while self.waiting and self.changes.attempt is None:
+            first, self.waiting = self.waiting[0], self.waiting[1:]
+            if not (isinstance(first, CopyReady) and self.is_from_the_dead(first)):
+                yield from self.step(first)
+        edition = self.changes.to_close(self.view)
+        if edition is not None:
+            yield from self._change(replace(self.view, editions=closed(self.view.editions, edition.number)))
+            yield ReportChange(number=edition.number, outcome=CLOSED, position=edition.position)
+        yield from self.changes.propose(self.view, self.present)
 
     def _forgetting(self, view: View) -> View:
         """Return `view` without the nodes that were dead in the last one and have no slot any more (rule 32)."""
@@ -300,82 +438,17 @@ class Controller(Machine):
             ]
             for partition, slot in vacant:
                 building = {s.partition for s in view.standby if s.stage == stage}
-                node = _best_place(view, stage, partition, dict(self.copy_costs))
+                node = placement.best_place(view, stage, partition, dict(self.copy_costs))
                 if node is None or (partitions[partition][slot] == RETIRED and node in view.slow):
                     continue  # There is no place, or only one at which the copy would be retired again (rule 42).
                 if partition not in building and len(building) < self.at_once:
-                    view = _with_standby(view, stage, partition, slot, node)
+                    view = placement.with_standby(view, stage, partition, slot, node)
             if any(s.stage == stage for s in view.standby):
                 return view
         return view
 
 
-def _without(view: View, node: str) -> View:
-    """The view when `node` is dead. A standby that lost its donor stays: only its site knows if it has the state."""
-    kept = tuple(s for s in view.standby if s.node != node)
-    return replace(view, dead=view.dead | {node}, standby=kept, slow=view.slow - {node})
-
-
-def _with_standby(view: View, stage: int, partition: int, slot: int, node: str) -> View:
-    """The view with one more copy to be built."""
-    standby = Standby(
-        version=view.versions + 1,
-        stage=stage,
-        partition=partition,
-        slot=slot,
-        node=node,
-        donor=_donor(view, stage, partition, slot),
-    )
-    return replace(view, standby=(*view.standby, standby), versions=standby.version)
-
-
-def _donor(view: View, stage: int, partition: int, slot: int) -> str:
-    """A live copy other than the one in `slot`, which leaves its site, and one that is not slow if possible (rule 34).
-
-    The site that a copy leaves is often overloaded: the new copy would begin as far back as that one lags.
-    """
-    leaving = view.copies[stage][partition][slot]
-    return min(view.live_copies(stage, partition), key=lambda node: (node == leaving, node in view.slow))
-
-
-def _placed(view: View, done: Standby) -> tuple[tuple[tuple[str, ...], ...], ...]:
-    """The copies with `done` in its slot, or in that of a copy that died since, so that no live copy is replaced."""
-    stage = list(view.copies[done.stage])
-    copies = list(stage[done.partition])
-    copies[next((slot for slot, node in enumerate(copies) if node in view.dead), done.slot)] = done.node
-    stage[done.partition] = tuple(copies)
-    return (*view.copies[: done.stage], tuple(stage), *view.copies[done.stage + 1 :])
-
-
-def _sites(view: View) -> list[str]:
-    """The live nodes that may hold copies: all but the ingress and the egresses."""
-    ends = {node for stage, copies in enumerate(view.copies) if view.is_end(stage) for node in copies[0]}
-    return [node for node in view.nodes if view.alive(node) and node not in ends]
-
-
-def _load(view: View) -> Counter[str]:
-    """The number of copies that each node has, or is to have."""
-    load = Counter(node for partitions in view.copies for copies in partitions for node in copies)
-    load.update(standby.node for standby in view.standby)
-    return load
-
-
-def _best_place(view: View, stage: int, partition: int, costs: Mapping[str, float]) -> str | None:
-    """The live site with the least load that has no copy of this partition; None if there is no such site.
-
-    The load is the number of copies with the new one, times what a copy costs that site. A slow site comes last.
-    """
-    taken = view.live_copies(stage, partition)
-    free = [node for node in _sites(view) if node not in taken]
-    load = _load(view)
-    usual = sum(costs.values()) / len(costs) if costs else 1.0
-
-    def weight(node: str) -> tuple[bool, float, int]:
-        return node in view.slow, (load[node] + 1) * costs.get(node, usual), view.nodes.index(node)
-
-    return min(free, key=weight, default=None)
-
-
+_IN_AN_ATTEMPT = "rule 48: only deaths and arrivals make views"
 _MUTE = "rules 12, 32: dead nodes are mute, listed or not"
 _NO_MORE = "rule 12: it is not wanted any more"
 _RETIRED = "5.1.3.2: an induced failure; rule 42"
@@ -394,15 +467,58 @@ Controller.RULES = (
     Rule(on=LinkDown, guard=Controller.are_both_known, action=ignore, cites="rule 19: one is dead, or neither may go"),
     Rule(on=CopyReady, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
     Rule(on=CopyFailed, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
+    Rule(
+        on=CopyReady,
+        guard=Controller.is_of_an_open_attempt,
+        action=Controller.wait_for_the_attempt,
+        cites=_IN_AN_ATTEMPT,
+    ),
     Rule(on=CopyReady, guard=Controller.is_being_built, action=Controller.make_live, cites="3.4.3.3: cu-done; rule 5"),
     Rule(on=CopyFailed, guard=Controller.is_being_built, action=Controller.give_up, cites="rule 17"),
+    Rule(on=Move, guard=Controller.is_of_an_open_attempt, action=Controller.wait_for_the_attempt, cites=_IN_AN_ATTEMPT),
     Rule(on=Move, guard=Controller.is_possible, action=Controller.start_move, cites="5.1: moves by a third copy"),
     Rule(on=CopyReady, guard=Controller.is_over, action=ignore, cites=_NO_MORE),
     Rule(on=CopyFailed, guard=Controller.is_over, action=ignore, cites=_NO_MORE),
     Rule(on=Move, guard=always, action=ignore, cites=_NO_MORE),
+    Rule(on=Slow, guard=Controller.is_of_an_open_attempt, action=Controller.wait_for_the_attempt, cites=_IN_AN_ATTEMPT),
     Rule(on=Slow, guard=Controller.changes_what_is_slow, action=Controller.mark_slow, cites="5.1.3.2; rule 35"),
     Rule(on=Slow, guard=always, action=ignore, cites="rule 35: they are marked already, or nothing runs yet"),
+    Rule(
+        on=Retire, guard=Controller.is_of_an_open_attempt, action=Controller.wait_for_the_attempt, cites=_IN_AN_ATTEMPT
+    ),
     Rule(on=Retire, guard=Controller.can_do_without_its_copies, action=Controller.retire_copies, cites=_RETIRED),
     Rule(on=Retire, guard=always, action=ignore, cites="rule 42: it is needed, not slow any more, or holds nothing"),
     Rule(on=CopyCosts, guard=always, action=Controller.note_costs, cites="5.1.3.3: by load; rule 38"),
+    Rule(on=Prepared, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
+    Rule(on=Cannot, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
+    Rule(on=Bound, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
+    Rule(on=Past, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
+    Rule(on=Passed, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
+    Rule(on=Reconfigure, guard=Controller.is_committed, action=Controller.repeat_outcome, cites="rule 49: asked again"),
+    Rule(on=Reconfigure, guard=Controller.is_pending, action=ignore, cites="it is known"),
+    Rule(
+        on=Reconfigure,
+        guard=Controller.is_over_or_late,
+        action=Controller.report_superseded,
+        cites="rule 49: numbers rise",
+    ),
+    Rule(on=Reconfigure, guard=Controller.is_sound, action=Controller.request_change, cites="Fries 2.2"),
+    Rule(on=AbortChange, guard=Controller.is_pending, action=Controller.abort_change, cites="rule 51"),
+    Rule(on=AbortChange, guard=always, action=ignore, cites="it is committed, or over"),
+    Rule(on=Prepared, guard=Controller.is_about_the_first_change, action=Controller.note_prepared, cites="rule 51"),
+    Rule(on=Prepared, guard=Controller.is_from_a_node, action=ignore, cites="that change is over"),
+    Rule(on=Cannot, guard=Controller.is_about_the_first_change, action=Controller.refuse_change, cites="rule 51"),
+    Rule(on=Cannot, guard=Controller.is_from_a_node, action=ignore, cites="that change is over"),
+    Rule(on=Bound, guard=Controller.is_not_connected, action=ignore, cites="rule 26: it is repeated after the hello"),
+    Rule(on=Bound, guard=Controller.is_bound_to_what_is_proposed, action=Controller.note_bound, cites="rules 44, 48"),
+    Rule(on=Bound, guard=Controller.is_from_a_node, action=Controller.free, cites="rule 50: of no open attempt"),
+    Rule(on=Past, guard=Controller.refuses_what_is_proposed, action=Controller.note_past, cites="rule 45"),
+    Rule(on=Past, guard=Controller.is_from_a_node, action=ignore, cites="rule 48: that attempt is over"),
+    Rule(on=Passed, guard=Controller.is_of_a_member_now, action=Controller.note_passed, cites="rule 52"),
+    Rule(on=Passed, guard=Controller.is_from_a_node, action=ignore, cites="rule 52: it is stated anew in each view"),
+    Rule(
+        on=AttemptOverdue, guard=Controller.keeps_others_waiting, action=Controller.give_up_the_attempt, cites="rule 48"
+    ),
+    Rule(on=AttemptOverdue, guard=always, action=ignore, cites="rule 48: it is over, or nothing waits"),
+    Rule(on=CheckpointRetained, guard=always, action=Controller.note_checkpoint, cites="rule 52"),
 )

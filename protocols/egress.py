@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from .editions import reached
 from .fh_cons import FhCons
 from .machine import Machine, Rule, always
 from .messages import Ahead, Consumed, Data, Effect, Merged, Position, Stopped, View
@@ -34,6 +35,10 @@ class Egress(Machine):
     @property
     def title(self) -> str:
         return f"Egress {self.name}"
+
+    def reached(self, stages: frozenset[int], made: frozenset[int]) -> Position:
+        """How far rows of the change of `stages` have come here (rule 46)."""
+        return reached(self.cons, stages, made)
 
     # Guards.
 

@@ -34,9 +34,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
-from .channels import Blocks, grouped, producers_to, without
+from .channels import Blocks, grouped, without
+from .input_lanes import NO_SENDER as NO_SENDER
+from .input_lanes import Cohort as Cohort
+from .input_lanes import LaneIn as LaneIn
+from .input_lanes import rows_ahead
 from .machine import Machine, Rule, always, ignore
 from .messages import (
     Ack,
@@ -55,36 +58,6 @@ from .messages import (
     Stopped,
     View,
 )
-
-NO_SENDER = ""  # Of a lane whose producers have no copy left: it holds the frontier back.
-
-
-class LaneIn(NamedTuple):
-    """The channels of `edge` that `sender` feeds, and the position up to which they have been received.
-
-    While `stops` are unconfirmed, frames may still carry channels that were taken out; a lane without
-    channels only waits for that. `into` is the lane that its sender was asked to merge it into.
-    """
-
-    edge: int
-    cohort: int
-    sender: str
-    channels: Blocks
-    upto: Position
-    stops: int = 0
-    into: int = 0
-
-
-class Cohort(NamedTuple):
-    """Partitions at the same position: what they have consumed, and what the operator is at work up to, if it is."""
-
-    partitions: frozenset[int]
-    consumed: Position
-    working_upto: Position | None = None
-
-    @property
-    def idle(self) -> bool:
-        return self.working_upto is None
 
 
 class FhCons(Machine):
@@ -105,6 +78,7 @@ class FhCons(Machine):
         self.lanes: dict[int, LaneIn] = {}
         self.pending: dict[int, tuple[PendingInput, ...]] = {}
         self.producers: dict[int, tuple[str, ...]] = {}  # By edge.
+        self.bound: Position | None = None  # Nothing after it is consumed before the next view (rule 44).
 
     @property
     def title(self) -> str:
@@ -154,7 +128,8 @@ class FhCons(Machine):
 
     def _within(self, cohort: int, most: Position | None) -> Position:
         """How far `most` positions take the cohort. Cohorts meet within the longest step, however short the next is."""
-        upto = self.frontier(cohort)
+        cut, upto = self._next_cut(self.cohorts[cohort].consumed), self.frontier(cohort)
+        upto = upto if cut is None else min(upto, cut)
         if most is None:
             return upto
         begin = self._first_pending(cohort, upto) if self.unordered else self.cohorts[cohort].consumed
@@ -173,7 +148,10 @@ class FhCons(Machine):
 
         Not while cohorts are to meet: one at work on such rows is not idle when the other gets there.
         """
-        return self.unordered and len(self.cohorts) == 1 and bool(self.pending.get(cohort))
+        if not (self.unordered and len(self.cohorts) == 1):
+            return False
+        cut = self._next_cut(self.cohorts[cohort].consumed, at=True)
+        return any(cut is None or frame.after < cut for frame in self.pending.get(cohort, ()))
 
     def take(self, cohort: int, upto: Position, early: bool = True) -> tuple[PendingInput, ...]:
         """Take the frames with rows up to `upto`, to be consumed; what lies beyond stays pending.
@@ -196,6 +174,9 @@ class FhCons(Machine):
         """Take what a step of an unordered stage may consume; the rest of a frame begins where it was cut."""
         pending = self.pending.get(cohort, ())
         end = None if self.step_most is None else self._first_pending(cohort, upto) + self.step_most
+        cut = self._next_cut(upto, at=True)
+        if cut is not None:
+            end = cut if end is None else min(end, cut)
         taken, left = [], []
         for frame in pending:
             if not (frame.after < upto or (early and (end is None or frame.after < end))):
@@ -219,6 +200,7 @@ class FhCons(Machine):
             upto=upto,
             frames=self.take(cohort, upto, early),
             ordered=not self.unordered,
+            edition=self.view.edition_at(self.stage, own.consumed) if self.view is not None else 0,
         )
 
     def finish(self, cohort: int) -> None:
@@ -229,27 +211,10 @@ class FhCons(Machine):
         self._drop_empty_cohorts()
 
     def ahead(self, partition: int, upto: Position) -> tuple[Ahead, ...]:
-        """How far beyond `upto` the rows of each producer were taken for `partition`, in an unordered stage.
-
-        It is what was received, without what is pending. Lanes do not record it: they are merged when both have
-        received up to one position, and what was taken of them may differ.
-        """
+        """How far beyond `upto` the rows of each producer were taken for `partition`, in an unordered stage."""
         if not self.unordered:
             return ()
-        taken: dict[tuple[int, int], Position] = {}
-        for lane in self.lanes.values():
-            taken |= {(lane.edge, producer): lane.upto for producer in producers_to(lane.channels, partition)}
-        for frames in self.pending.values():
-            for frame in reversed(frames):  # The first pending frame of a channel is the one that counts.
-                taken |= {(frame.edge, producer): frame.after for producer in producers_to(frame.channels, partition)}
-        groups: dict[tuple[int, Position], list[int]] = {}
-        for (edge, producer), position in sorted(taken.items()):
-            if position > upto:
-                groups.setdefault((edge, position), []).append(producer)
-        return tuple(
-            Ahead(edge=edge, producers=tuple(producers), position=position)
-            for (edge, position), producers in groups.items()
-        )
+        return rows_ahead(self.lanes.values(), self.pending.values(), partition, upto)
 
     def acknowledge(self, is_receiving: bool = False) -> Iterator[Effect]:
         """Acknowledge to every producer site what all cohorts have consumed (fig. 3.3 (3), rule 1).
@@ -369,7 +334,7 @@ class FhCons(Machine):
         before, gone, last = self.producers, self.gone(view), self.view
         building = {standby.version for standby in view.standby}
         self.installed = {version: p for version, p in self.installed.items() if version in building}
-        self.view = view
+        self.view, self.bound = view, None
         self.producers = {edge: view.members(view.edges[edge][0]) for edge in view.inputs(self.stage)}
         if self.name not in view.members(self.stage):
             # Its senders forget its lanes and acks with this view too. If the site returns, it starts anew.
@@ -391,6 +356,17 @@ class FhCons(Machine):
         yield from self._gather()  # Also for earlier requests: the lane to merge into may be gone.
 
     # How it is done.
+
+    def _next_cut(self, position: Position, at: bool = False) -> Position | None:
+        """The first position after `position`, or `at` it, that no step goes across (rules 43, 44).
+
+        A copy that was installed after the position to which the site is bound is not held there.
+        """
+        assert self.view is not None
+        cut = self.view.next_cut(self.stage, position, at) if self.view.editions else None
+        if self.bound is None or self.bound < position:
+            return cut
+        return self.bound if cut is None else min(cut, self.bound)
 
     def _oldest_consumed(self) -> Position:
         """What the oldest cohort has consumed, of those whose partitions have not left; 0 without one."""

@@ -16,13 +16,16 @@ Positions count together if no node has died between the views in which they wer
 nodes only, and what those have seen is known as well. A node that has died may have sent on more than it reported. So
 moves and slow marks, whose views may come faster than positions do, cannot keep an ingress waiting.
 
+For a change of code that has been proposed in vain a few times, the ingress is bound: it numbers nothing after the
+position, which is the one it has reached (rule 45). Rows that the source gives meanwhile wait.
+
 Consumers acknowledge what they have, which may be beyond the end of such a journal. An ingress that is started then
 begins at the end of the journal all the same, because its source stands there (rule 39).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .fh_prod import FhProd
 from .machine import Machine, Rule, always, ignore
@@ -61,6 +64,8 @@ class Ingress(Machine):
         self.pulling = False
         self.ended = False
         self.released = released
+        self.bound: Position | None = None  # Nothing is numbered after it.
+        self.waiting: Sourced | None = None  # What the source has given and is to be numbered after that.
         self.numbered = numbered
         self.knows_positions = numbered is None  # The first ingress has nothing to ask for.
         self.since = 0  # The view since which no node has died, as far as positions are not known.
@@ -77,10 +82,24 @@ class Ingress(Machine):
     def title(self) -> str:
         return f"Ingress {self.name}"
 
+    def bind(self, position: Position) -> Position:
+        """Number nothing after `position`, or if that is more after the last row numbered; return which it is."""
+        self.bound = max(position, self.prod.produced[ONLY], self.highest)
+        return self.bound
+
+    def unbind(self) -> Iterator[Effect]:
+        self.bound = None
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None:
+            yield from self.number(waiting)
+
     # Guards.
 
     def answers_the_pull(self, message: Sourced) -> bool:
         return self.pulling and message.after == self.prod.produced[ONLY] < message.upto
+
+    def goes_too_far(self, message: Sourced) -> bool:
+        return self.answers_the_pull(message) and self.bound is not None and message.upto > self.bound
 
     def is_pulling(self, message: EndOfSource) -> bool:
         return self.pulling
@@ -93,6 +112,11 @@ class Ingress(Machine):
         return self.knows_positions or message.view < self.since
 
     # Actions.
+
+    def keep(self, message: Sourced) -> Iterable[Effect]:
+        self.pulling = False
+        self.waiting = message
+        return ()
 
     def number(self, message: Sourced) -> Iterator[Effect]:
         self.pulling = False
@@ -121,6 +145,7 @@ class Ingress(Machine):
             self.living = frozenset(filter(view.alive, view.nodes))
             self.awaited = self._others(view).difference(self.reported)
         yield from self.serve(view)
+        yield from self.unbind()
 
     def serve(self, message: Ack | Attach | Stop | Merge | View) -> Iterator[Effect]:
         yield from self.prod.step(message)
@@ -141,13 +166,15 @@ class Ingress(Machine):
     def _pull(self) -> Iterator[Effect]:
         after = self.prod.produced[ONLY]
         is_journalled = self.numbered is not None and after < self.numbered
-        if self.pulling or self.ended or self.prod.buffer.full() or not (self.knows_positions or is_journalled):
+        has_asked = self.pulling or self.ended or self.waiting is not None
+        if has_asked or self.prod.buffer.full() or not (self.knows_positions or is_journalled):
             return
         self.pulling = True
         yield Pull(after=after, given_upto=self.highest)
 
 
 _ROWS = (
+    Rule(on=Sourced, guard=Ingress.goes_too_far, action=Ingress.keep, cites="rule 45"),
     Rule(on=Sourced, guard=Ingress.answers_the_pull, action=Ingress.number, cites="3.2.1.2; fig. 3.3 (1)"),
     Rule(on=EndOfSource, guard=Ingress.is_pulling, action=Ingress.end, cites="punctuation: end of stream"),
     Rule(on=Ack, guard=always, action=Ingress.serve, cites="fig. 3.3 (3)"),

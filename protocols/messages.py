@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from .change_messages import ChangeEffect, ChangeOrder, ChangeReport, ChangeRequest
 from .view import Edition as Edition
 from .view import Standby as Standby
 from .view import View as View
@@ -341,9 +342,20 @@ class CopyCosts:
 
 
 ToController: TypeAlias = (
-    Hello | Closed | Suspected | LinkDown | CopyReady | CopyFailed | Move | Slow | Retire | CopyCosts
+    Hello
+    | Closed
+    | Suspected
+    | LinkDown
+    | CopyReady
+    | CopyFailed
+    | Move
+    | Slow
+    | Retire
+    | CopyCosts
+    | ChangeRequest
+    | ChangeReport
 )
-Message: TypeAlias = PeerMessage | View | Connected | Sourced | EndOfSource | Consumed | ToController
+Message: TypeAlias = PeerMessage | View | Connected | Sourced | EndOfSource | Consumed | ToController | ChangeOrder
 
 # --- effects ------------------------------------------------------------------------------------
 
@@ -437,7 +449,7 @@ class Drop:
 class SendToController:
     """Send `message` to the controller."""
 
-    message: Hello | CopyReady | CopyFailed
+    message: Hello | CopyReady | CopyFailed | ChangeReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -496,4 +508,5 @@ Effect: TypeAlias = (
     | Resend
     | ViewsLost
     | Lost
+    | ChangeEffect
 )

@@ -6,17 +6,24 @@ that views do not list any more (rule 32), and forwards the rest to the machine 
 machines are its poolers, one per segment; the ingress and the egress are nodes with one machine. A node continues
 without a controller. To one that was started again it sends its name and the last view it has seen, and repeats its
 reports. To an ingress that was started again it sends its highest position (rule 39).
+
+The controller may propose a position at which the code of some stages changes. The node is bound to it, or answers how
+far it is, if that is further. It is bound until the next view, whatever that view says, or until the proposal has
+failed (rules 44 to 50). It reports when all of its copies have passed a change (rule 52).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from .change_messages import Bind, Bound, Cannot, Passed, Past, Prepare, Prepared, Rehearse, Rehearsed, Unbind
+from .editions import longest_step
 from .egress import Egress
 from .ingress import Ingress
-from .machine import Machine, Refused, Rule, always, fence
+from .machine import Machine, Refused, Rule, always, fence, ignore
 from .messages import (
     Ack,
     Attach,
@@ -30,6 +37,7 @@ from .messages import (
     Merge,
     Merged,
     PeerMessage,
+    Position,
     ReportRefused,
     RequestState,
     Send,
@@ -53,6 +61,9 @@ class Node(Machine):
         self.incarnation = incarnation
         self.view: View | None = None
         self.held: deque[PeerMessage] = deque()
+        self.proposed: Bind | None = None  # The last position that was proposed in this view,
+        self.is_bound = False  # and whether the node is bound to it.
+        self.passed: frozenset[int] = frozenset()  # Editions that were reported in this view.
         self.machines: dict[int, Ingress | Pooler | Egress] = {
             0 if isinstance(machine, Ingress) else machine.stage: machine for machine in machines
         }
@@ -94,10 +105,24 @@ class Node(Machine):
     def has_the_ingress(self, message: Sourced | EndOfSource) -> bool:
         return 0 in self.machines
 
+    def is_of_this_view(self, message: Bind) -> bool:
+        if self.view is None or message.view != self.number:
+            return False
+        return message.position >= 0 and self.view.are_operators(message.stages)
+
+    def is_what_it_is_bound_to(self, message: Unbind) -> bool:
+        last = self.proposed
+        is_last = last is not None and (last.number, last.position) == (message.number, message.position)
+        return is_last and self.is_bound and message.view == self.number
+
+    def is_over(self, message: Unbind) -> bool:
+        return 0 < message.view <= self.number
+
     # Actions.
 
     def adopt(self, view: View) -> Iterator[Effect]:
         self.view = view
+        self.proposed, self.is_bound, self.passed = None, False, frozenset()
         for stage in sorted(self.machines):
             yield from self.machines[stage].step(view)
         held, self.held = self.held, deque()
@@ -105,6 +130,7 @@ class Node(Machine):
             if message.sender not in view.dead:
                 yield from self._step_held(message)
         yield from self._report_position(view)
+        yield from self._report_passed()
 
     def refuse_the_view(self, view: View) -> Iterator[Effect]:
         yield ReportRefused(
@@ -119,6 +145,51 @@ class Node(Machine):
         for machine in self.machines.values():
             if isinstance(machine, Pooler):
                 yield from machine.step(message)
+        if self.is_bound and self.proposed is not None:
+            yield self._bound(self.proposed)
+        for number in sorted(self.passed):
+            yield SendToController(message=Passed(node=self.name, view=self.number, number=number))
+
+    def rehearse(self, message: Prepare) -> Iterable[Effect]:
+        return [Rehearse(number=message.number, stages=message.stages, spec=message.spec)]
+
+    def answer(self, message: Rehearsed) -> Iterable[Effect]:
+        number, problem = message.number, message.problem
+        if problem:
+            return [SendToController(message=Cannot(node=self.name, number=number, reason=problem))]
+        return [SendToController(message=Prepared(node=self.name, number=number))]
+
+    def bind(self, message: Bind) -> Iterator[Effect]:
+        assert self.view is not None
+        made = self.view.downstream(message.stages)
+        self.proposed, self.is_bound = message, True
+        reached, step = 0, 0
+        for machine in self.machines.values():
+            if isinstance(machine, Ingress):
+                self.proposed = replace(message, position=machine.bind(message.position))
+                continue
+            reached = max(reached, machine.reached(message.stages, made))
+            step = max(step, longest_step(machine.cons) if machine.stage in message.stages else 0)
+        if reached <= message.position:
+            self._bind_poolers(message.position)
+            yield self._bound(self.proposed)
+            return
+        self.is_bound = False
+        past = Past(
+            node=self.name,
+            view=message.view,
+            number=message.number,
+            position=message.position,
+            reached=reached,
+            step=step,
+        )
+        yield SendToController(message=past)
+
+    def unbind(self, message: Unbind) -> Iterator[Effect]:
+        self.is_bound = False
+        for machine in self.machines.values():
+            if not isinstance(machine, Egress):
+                yield from machine.unbind()
 
     def hold(self, message: PeerMessage) -> Iterable[Effect]:
         self.held.append(message)
@@ -127,10 +198,13 @@ class Node(Machine):
     def hand_over(self, message: PeerMessage) -> Iterable[Effect]:
         stage = self._stage(message)
         assert stage is not None
-        return self.machines[stage].step(message)
+        effects = self.machines[stage].step(message)
+        return [*effects, *self._report_passed()] if type(message) is State else effects
 
     def hand_back(self, message: Consumed) -> Iterable[Effect]:
-        return self.machines[message.stage].step(message)
+        effects = self.machines[message.stage].step(message)
+        assert self.view is not None
+        return [*effects, *self._report_passed()] if self.view.open_editions else effects
 
     def source(self, message: Sourced | EndOfSource) -> Iterable[Effect]:
         return self.machines[0].step(message)
@@ -150,6 +224,29 @@ class Node(Machine):
             machines = [machine for machine in self.machines.values() if not isinstance(machine, Ingress)]
             highest = max((machine.cons.highest for machine in machines), default=0)
             yield Send(to=ingress, message=HighestPosition(sender=self.name, view=view.number, position=highest))
+
+    def _bind_poolers(self, position: Position) -> None:
+        """Hold the copies of the proposed stages, also those that are still to arrive here (rule 47)."""
+        assert self.proposed is not None
+        for stage in self.proposed.stages & self.machines.keys():
+            machine = self.machines[stage]
+            assert isinstance(machine, Pooler), "a change is for operator stages"
+            machine.cons.bound = position
+
+    def _bound(self, proposed: Bind) -> Effect:
+        bound = Bound(node=self.name, view=proposed.view, number=proposed.number, position=proposed.position)
+        return SendToController(message=bound)
+
+    def _report_passed(self) -> Iterator[Effect]:
+        """Report the editions that all copies here have passed, once in each view (rule 52)."""
+        assert self.view is not None
+        for edition in self.view.open_editions:
+            held = [self.machines[s] for s in edition.stages if self.name in self.view.members(s)]
+            poolers = [machine for machine in held if isinstance(machine, Pooler)]
+            is_new = bool(poolers) and edition.number not in self.passed
+            if is_new and all(pooler.has_passed(edition.position) for pooler in poolers):
+                self.passed |= {edition.number}
+                yield SendToController(message=Passed(node=self.name, view=self.number, number=edition.number))
 
     def _stage(self, message: PeerMessage) -> int | None:
         """The stage of a message: the consumer of its edge if it travels with the data, else the producer."""
@@ -181,6 +278,11 @@ _ROWS = (
     Rule(on=Consumed, guard=Node.is_for_a_machine_here, action=Node.hand_back, cites="2.1.1"),
     Rule(on=Sourced, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),
     Rule(on=EndOfSource, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),
+    Rule(on=Prepare, guard=always, action=Node.rehearse, cites="rule 51"),
+    Rule(on=Rehearsed, guard=always, action=Node.answer, cites="rule 51"),
+    Rule(on=Bind, guard=Node.is_of_this_view, action=Node.bind, cites="rules 44 to 47"),
+    Rule(on=Unbind, guard=Node.is_what_it_is_bound_to, action=Node.unbind, cites="rule 50"),
+    Rule(on=Unbind, guard=Node.is_over, action=ignore, cites="rule 50: it is bound to another position, or to none"),
 )
 _PEER_ROWS = tuple(
     row

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from .editions import has_passed, reached
 from .fh_cons import FhCons
 from .fh_prod import FhProd
 from .machine import Machine, Rule, always
@@ -91,6 +92,20 @@ class Pooler(Machine):
         yield from self._acknowledge()
         yield from self._go_on()
 
+    def reached(self, stages: frozenset[int], made: frozenset[int]) -> Position:
+        """How far rows of the change of `stages` have come here, also in states that wait to be installed (rule 45)."""
+        arrived = self.mover.arrived.values() if self.stage in made else ()
+        positions = [position for state in arrived for position in (state.position, *(a.position for a in state.ahead))]
+        return max([reached(self.cons, stages, made), *positions])
+
+    def has_passed(self, position: Position) -> bool:
+        """Whether every copy that is here, or is to be here, has consumed rows after `position`."""
+        return not self.mover.is_missing(self.cons.installed) and has_passed(self.cons, position)
+
+    def unbind(self) -> Iterator[Effect]:
+        self.cons.bound = None
+        yield from self._go_on()
+
     def move(self, message: RequestState | State) -> Iterator[Effect]:
         yield from self.mover.step(message)
         yield from self._go_on()
@@ -138,7 +153,9 @@ class Pooler(Machine):
     def _install(self, state: State) -> Iterator[Effect]:
         partition = self.mover.standby[state.version].partition
         self.cons.installed[state.version] = partition
-        yield Install(stage=self.stage, partition=partition, body=state.body)
+        assert self.cons.view is not None
+        edition = self.cons.view.edition_of_state(self.stage, state.position)
+        yield Install(stage=self.stage, partition=partition, edition=edition, body=state.body)
         self.prod.add_cohort(state.version, frozenset({partition}), state.position, state.runs)
         yield from self.cons.add_cohort(state.version, frozenset({partition}), state.position, state.ahead)
         yield from self._acknowledge()

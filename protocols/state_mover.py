@@ -58,6 +58,10 @@ class StateMover(Machine):
         """Whether a copy in transfer to this site is not installed yet: what its rows are is not known."""
         return bool(self.awaited or self.arrived)
 
+    def is_missing(self, installed: Container[int]) -> bool:
+        """Whether a copy is to be here and is not installed."""
+        return any(version not in installed for version in self._mine())
+
     def ask(self, installed: Container[int]) -> Iterator[Effect]:
         """Ask for the state of every copy that is new here; report those whose donor is dead."""
         for version in self._missing(installed):

@@ -195,9 +195,10 @@ class View:
             for place in places
         )
 
-    def cuts(self, stage: int) -> tuple[int, ...]:
-        """The positions at which the code of `stage` changes, in order."""
-        return tuple([edition.position for edition in self._editions_of[stage]]) if self.editions else ()
+    def next_cut(self, stage: int, position: int, at: bool = False) -> int | None:
+        """The first position after `position`, or `at` it, at which the code of `stage` changes."""
+        cuts = [edition.position for edition in self._editions_of[stage]]
+        return min([cut for cut in cuts if cut > position or (at and cut == position)], default=None)
 
     def edition_at(self, stage: int, position: int) -> int:
         """The number of the edition that consumes the rows of `stage` after `position`; 0 for the code of the plan."""
@@ -215,6 +216,10 @@ class View:
     def open_editions(self) -> tuple[Edition, ...]:
         """The editions that some copy may not have reached yet."""
         return tuple(edition for edition in self.editions if not edition.closed)
+
+    def are_operators(self, stages: frozenset[int]) -> bool:
+        """Whether there are such stages, and none of them is an end."""
+        return bool(stages) and all(0 <= stage < len(self.copies) and not self.is_end(stage) for stage in stages)
 
     def downstream(self, stages: frozenset[int]) -> frozenset[int]:
         """The `stages`, and all that receive what is made of their output."""

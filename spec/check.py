@@ -103,6 +103,7 @@ DEEP: dict[str, Scenario] = {
     **QUICK,
 }
 QUICK_WALKS, DEEP_WALKS = 400, 5_100
+QUICK_CHANGING, DEEP_CHANGING = 50, 5_000
 QUICK_SCALE, DEEP_SCALE = 1, 20  # Of the streams of random worlds: the long ones have 2,000 events each.
 QUICK_PROBES, DEEP_PROBES = 20, 200
 QUICK_WANDERS, DEEP_WANDERS = 10, 500  # Of each world of `wander`.
@@ -147,6 +148,7 @@ class CheckPart:
     scenario: Scenario | None = None
     wanders: range = range(0)
     walks: range = range(0)
+    changing: range = range(0)  # Walks during which the code changes.
     probes: range = range(0)
     scale: int = 1
 
@@ -157,6 +159,7 @@ class CheckPart:
         if self.wanders:
             _wander(checked, self.name, self.wanders)
         _walk(checked, self.walks, self.scale)
+        _walk(checked, self.changing, self.scale, changes=True)
         _probe(checked, self.probes)
         summary = checked.explored.get(self.name, {}).get("summary", f"{checked.events:,} events")
         _report(f"{self.name}: {summary}")
@@ -192,6 +195,8 @@ def _parts(deep: bool, seed: int) -> Iterator[CheckPart]:
     for seeds in _cut(seed, DEEP_WALKS if deep else QUICK_WALKS):
         scale = DEEP_SCALE if deep else QUICK_SCALE
         yield CheckPart(f"random worlds {seeds.start} to {seeds.stop - 1}", walks=seeds, scale=scale)
+    for seeds in _cut(seed, DEEP_CHANGING if deep else QUICK_CHANGING):
+        yield CheckPart(f"random worlds that change, {seeds.start} to {seeds.stop - 1}", changing=seeds)
     for seeds in _cut(seed, DEEP_PROBES if deep else QUICK_PROBES):
         yield CheckPart(f"bad input, worlds {seeds.start} to {seeds.stop - 1}", probes=seeds)
 
@@ -230,16 +235,17 @@ def _explore(checked: CheckResult, name: str, scenario: Scenario) -> None:
         checked.violations.append({"world": name, "claim": str(explored.violation), "story": text})
 
 
-def _walk(checked: CheckResult, seeds: range, scale: int) -> None:
+def _walk(checked: CheckResult, seeds: range, scale: int, changes: bool = False) -> None:
     for seed in seeds:
         began = time.process_time()
-        walked = walk(seed, scale=scale)
+        walked = walk(seed, scale=scale, changes=changes)
         checked.walking_s += time.process_time() - began
         checked.large += 1
         checked.walked += len(walked.choices)
         _count(checked, walked)
         if walked.violation is not None:
             replay = f"flux spec replay {seed}" + (f" --scale {scale}" if scale > 1 else "")
+            replay += " --changes" * changes
             checked.violations.append({"world": f"seed {seed}", "claim": str(walked.violation), "replay": replay})
 
 

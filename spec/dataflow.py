@@ -12,21 +12,26 @@ stream is a row to every partition. A partition forwards it when it has arrived 
 the frontier has passed it: then no row before it can arrive any more, also in an unordered stage.
 All arithmetic is on small integers and nothing depends on the order of a hash table.
 
+The code of stages may change at a position. An edition of it makes other digests, and so other rows, and it migrates
+the state as the first act of the first step after the position.
+
 `Reference` runs the same stages one after the other in plain loops, without
-machines, copies or frames. All invariants compare with it.
+machines, copies or frames, and changes their code after the row at which an edition begins. All invariants compare
+with it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, ClassVar, NamedTuple
 
-from ..protocols.messages import Move, RowCounts, View
+from ..protocols.change_messages import Reconfigure
+from ..protocols.messages import Edition, Move, RowCounts, View
 
 INGRESS, EGRESS = "ingress", "egress"
 END = -1  # The value of a row that stands for the end of the stream.
@@ -49,10 +54,11 @@ class Row(NamedTuple):
 
 
 class OperatorState(NamedTuple):
-    """The state of one copy of a partition: a digest of its input, and how many ends have arrived."""
+    """The state of one copy of a partition: a digest of its input, how many ends have arrived, and its edition."""
 
     digest: int = 1
     ends: int = 0
+    edition: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,10 @@ class Scenario:
     others, and the egress serves all. With `lost_tails`, an ingress that is started again finds nothing in its journal
     that was not released, and a controller not the last view. With `lost_sinks`, the journal of a sink has lost the
     last position that it had acknowledged, and the sink still has its row.
+
+    The `changes` of code are requested at any time, in their order, and each of the numbers in `aborts` may be aborted
+    at any time after that. The nodes in `cannot` refuse them. Positions are proposed `lead` steps after the furthest.
+    Copies may go back to the first of the `checkpoints`, and after any time only to the next one.
     """
 
     sites: int
@@ -107,6 +117,11 @@ class Scenario:
     sinks: int = 1
     lost_tails: bool = False
     lost_sinks: bool = False
+    changes: tuple[Reconfigure, ...] = ()
+    aborts: tuple[int, ...] = ()
+    cannot: tuple[str, ...] = ()
+    checkpoints: tuple[int, ...] = ()
+    lead: int = 1
 
     # Whether equal states are the same in every respect, so that what follows from one is known of the other.
     knows_states: ClassVar[bool] = True
@@ -127,6 +142,10 @@ class Scenario:
     ) -> tuple[OperatorState, list[Row]]:
         """Run a partition over its rows: `operate` below, unless a dataflow has operators of its own."""
         return operate(self, stage, partition, state, rows, after, upto, trail)
+
+    def migrate(self, state: OperatorState, number: int) -> OperatorState:
+        """Turn a state of the edition before into one of edition `number`."""
+        return state._replace(digest=(state.digest * 17 + number) % DIGEST_PRIME, edition=number)
 
     def pace(self, upto: int) -> int:
         """The positions that steps may take from now on, as a process asks for them after a step; 0: as was set."""
@@ -184,13 +203,26 @@ class Scenario:
         )
 
     @cached_property
-    def emitted(self) -> dict[tuple[int, int, Row], list[Row]]:
+    def emitted(self) -> dict[tuple[int, int, int, Row], list[Row]]:
         """The rows emitted for each row in unordered stages, as far as they are known."""
         return {}
 
     @cached_property
     def reference(self) -> Reference:
         return Reference(self)
+
+    @cached_property
+    def _references(self) -> dict[tuple[tuple[int, frozenset[int], int], ...], Reference]:
+        return {}
+
+    def reference_of(self, editions: Iterable[Edition]) -> Reference:
+        """What a plain run with these editions gives."""
+        key = tuple((edition.number, edition.stages, edition.position) for edition in editions)
+        if not key:
+            return self.reference
+        if key not in self._references:
+            self._references[key] = Reference(self, editions)
+        return self._references[key]
 
     @cached_property
     def last_sn(self) -> int:
@@ -267,28 +299,28 @@ def operate(
     The frontier advances from `after` to `upto` with them; in an unordered stage there may be rows beyond it. The state
     after each row is appended to the `trail`, if there is one.
     """
-    digest, ends = state
+    digest, ends, edition = state
     is_ordered = stage not in scenario.unordered
     out: list[Row] = []
     for row in rows:
         if row.value == END:
             ends += 1
         elif is_ordered:
-            digest = (digest * 31 + row.value + 7) % DIGEST_PRIME
+            digest = (digest * 31 + row.value + 7 + 1_013 * edition) % DIGEST_PRIME
             out += _emitted(scenario, stage, partition, row, digest)
         else:
             digest = (digest + _weight(row)) % DIGEST_PRIME
-            known = scenario.emitted.get((stage, partition, row))
+            known = scenario.emitted.get((stage, partition, edition, row))
             if known is None:  # Every copy emits the same for a row, in whatever state it is.
-                known = _emitted(scenario, stage, partition, row, _weight(row))
-                scenario.emitted[stage, partition, row] = known
+                known = _emitted(scenario, stage, partition, row, _weight(row) + 1_013 * edition)
+                scenario.emitted[stage, partition, edition, row] = known
             out += known
         if trail is not None:
-            trail.append(OperatorState(digest, ends))
+            trail.append(OperatorState(digest, ends, edition))
     has_ended = state.ends == scenario.producers[stage] and after >= scenario.last_sn
     if ends == scenario.producers[stage] and upto >= scenario.last_sn and not has_ended:
         out.extend(scenario.ended(stage, partition, scenario.last_sn))
-    return OperatorState(digest, ends), out
+    return OperatorState(digest, ends, edition), out
 
 
 def _emitted(scenario: Scenario, stage: int, partition: int, row: Row, seed: int) -> list[Row]:
@@ -314,33 +346,68 @@ class Stretch(NamedTuple):
     output: list[Row]
 
 
-class Reference:
-    """What every partition and the egress must consume: the same operators in a plain run."""
+class CodeSpan(NamedTuple):
+    """What a plain run does with one partition between two changes of its code."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        # By stage and partition: input, its numbers, the states before and after each row, output, its numbers.
-        self._whole: dict[tuple[int, int], tuple[list[Row], list[int], list[OperatorState], list[Row], list[int]]] = {}
+    begin: int  # The position of the first of them,
+    first: int  # and how many rows are up to it.
+    states: list[OperatorState]  # Before and after each row.
+
+
+class Whole(NamedTuple):
+    """What a plain run does with one partition."""
+
+    rows: list[Row]
+    numbers: list[int]
+    spans: list[CodeSpan]
+    output: list[Row]
+    output_numbers: list[int]
+
+
+class Reference:
+    """What every partition and the egress must consume: the same operators in a plain run, with these editions."""
+
+    def __init__(self, scenario: Scenario, editions: Iterable[Edition] = ()) -> None:
+        self._whole: dict[tuple[int, int], Whole] = {}  # By stage and partition.
+        every = sorted(editions, key=lambda edition: (edition.position, edition.number))
         sent: dict[tuple[int, int], list[Row]] = {}  # By edge and consumer.
         for row in chain.from_iterable(scenario.source):
             sent.setdefault((row.edge, row.consumer), []).append(row)
         self.last_sn = scenario.source[-1][-1].sn
         for stage in range(1, len(scenario.partitions)):
             edges = scenario.plan.inputs(stage)
+            migrations: dict[int, list[int]] = {0: []}  # By position: the editions that begin there.
+            for edition in every:
+                if stage in edition.stages and edition.position < self.last_sn:
+                    migrations.setdefault(edition.position, []).append(edition.number)
             for partition in range(scenario.partitions[stage]):
                 rows = sorted(row for edge in edges for row in sent.get((edge, partition), ()))
-                states = [scenario.first_state()]
-                _, output = scenario.operate(stage, partition, states[0], rows, 0, self.last_sn, states)
-                for row in output:
+                whole = self._run(scenario, stage, partition, rows, migrations)
+                for row in whole.output:
                     sent.setdefault((row.edge, row.consumer), []).append(row)
-                numbers, output_numbers = [row.sn for row in rows], [row.sn for row in output]
-                self._whole[stage, partition] = (rows, numbers, states, output, output_numbers)
+                self._whole[stage, partition] = whole
+
+    def _run(
+        self, scenario: Scenario, stage: int, partition: int, rows: list[Row], migrations: dict[int, list[int]]
+    ) -> Whole:
+        numbers = [row.sn for row in rows]
+        state, output, spans = scenario.first_state(), list[Row](), list[CodeSpan]()
+        for begin, end in pairwise([*migrations, self.last_sn]):
+            for number in migrations[begin]:
+                state = scenario.migrate(state, number)
+            first, last = bisect_right(numbers, begin), bisect_right(numbers, end)
+            spans.append(CodeSpan(begin, first, [state]))
+            state, made = scenario.operate(stage, partition, state, rows[first:last], begin, end, spans[-1].states)
+            output += made
+        return Whole(rows, numbers, spans, output, [row.sn for row in output])
 
     def stretch(self, stage: int, partition: int, after: int, upto: int) -> Stretch:
         """What a partition does with its input with sequence numbers in (after, upto]."""
-        rows, numbers, states, output, output_numbers = self._whole[stage, partition]
-        a, b = bisect_right(numbers, after), bisect_right(numbers, upto)
-        emitted = output[bisect_right(output_numbers, after) : bisect_right(output_numbers, upto)]
-        return Stretch(rows[a:b], states[a], states[b], emitted)
+        whole = self._whole[stage, partition]
+        numbers = whole.output_numbers
+        emitted = whole.output[bisect_right(numbers, after) : bisect_right(numbers, upto)]
+        rows = whole.rows[bisect_right(whole.numbers, after) : bisect_right(whole.numbers, upto)]
+        return Stretch(rows, _state_at(whole, after), _state_at(whole, upto), emitted)
 
     def rows(self, stage: int, partition: int, after: int, upto: int) -> list[Row]:
         """The input of a partition with sequence numbers in (after, upto], in order."""
@@ -349,3 +416,13 @@ class Reference:
     def state(self, stage: int, partition: int, upto: int) -> OperatorState:
         """The state of a partition that has consumed everything up to `upto`."""
         return self.stretch(stage, partition, upto, upto).after
+
+
+def _state_at(whole: Whole, position: int) -> OperatorState:
+    """The state at `position`. Where the code changes it is that of the edition before."""
+    span = whole.spans[max(0, bisect_left(whole.spans, position, key=_begin) - 1)]
+    return span.states[bisect_right(whole.numbers, position) - span.first]
+
+
+def _begin(span: CodeSpan) -> int:
+    return span.begin

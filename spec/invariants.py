@@ -25,6 +25,7 @@ from ..protocols.ingress import Ingress
 from ..protocols.messages import Attach, Block, Consume, Data, PeerMessage, Pull, Stop, View
 from ..protocols.pooler import Pooler
 from .bounds import ChargedByNeed, ShortSteps, WithinBounds, rows_for_all
+from .change_claims import ChangesEnd, CutsRise, OneEdition, StepsStop
 from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
 from .process import Checker as Checker
 from .process import SimulatedProcess, channels_of, is_among
@@ -53,7 +54,7 @@ class LossFree(Checker):
     def consumed(
         self, process: SimulatedProcess, work: Consume, partition: int, rows: list[Row], state: OperatorState
     ) -> None:
-        expected = process.scenario.reference.rows(work.stage, partition, work.after, work.upto)
+        expected = process.reference.rows(work.stage, partition, work.after, work.upto)
         if rows == expected:
             return
         # An unordered stage may have consumed some of them before.
@@ -78,7 +79,7 @@ class DupFree(Checker):
         before = () if work.ordered else process.beyond((work.stage, partition))
         seen = [*rows, *before]
         upto = work.upto if work.ordered else max((row.sn for row in seen), default=work.upto)
-        expected = process.scenario.reference.rows(work.stage, partition, work.after, upto)
+        expected = process.reference.rows(work.stage, partition, work.after, upto)
         if seen == expected or (len(set(seen)) == len(seen) and set(expected).issuperset(seen)):
             return
         extra = Counter(seen) - Counter(expected)
@@ -138,7 +139,7 @@ class ReplicasIdentical(Checker):
         self, process: SimulatedProcess, work: Consume, partition: int, rows: list[Row], state: OperatorState
     ) -> None:
         place = (work.stage, partition)
-        expected = process.scenario.reference.state(*place, work.upto)
+        expected = process.reference.state(*place, work.upto)
         if not work.ordered:
             early = [row for row in (*process.beyond(place), *rows) if row.sn > work.upto]
             expected, _ = process.scenario.operate(*place, expected, early, work.upto, work.upto)
@@ -262,6 +263,8 @@ class NoPause(Checker):
         scenario, view, ingress = process.scenario, process.node.view, process.node.machines.get(0)
         if not isinstance(ingress, Ingress) or ingress.pulling or ingress.ended or view is None:
             return
+        if ingress.bound is not None:
+            return  # It waits for what is decided of a change (rule 45); that this ends, the end of the stream shows.
         if not ingress.knows_positions and ingress.prod.produced[0] >= process.numbered:
             return  # It waits for the positions of others (rule 39); that this ends, the end of the stream shows.
         if scenario.counted:
@@ -279,9 +282,15 @@ class NoPause(Checker):
 
     def _consumes(self, process: SimulatedProcess, stage: int, cons: FhCons) -> None:
         oldest = min(cons.cohorts, default=0)
+        view = process.node.view
+        if cons.bound is not None or view is None:
+            return  # The same.
         is_early = stage in process.scenario.unordered and len(cons.cohorts) == 1
-        if is_early and cons.pending.get(oldest) and (stage, oldest) not in process.work:
-            raise self.violated(f"{process.name}, stage {stage} is idle with {cons.pending[oldest]} here")
+        if is_early and (stage, oldest) not in process.work:
+            # Rows after a change wait until all those before it are consumed (rule 53).
+            cut = view.next_cut(stage, cons.cohorts[oldest].consumed, at=True)
+            if any(cut is None or frame.after < cut for frame in cons.pending.get(oldest, ())):
+                raise self.violated(f"{process.name}, stage {stage} is idle with {cons.pending[oldest]} here")
         if not cons.cohorts or (stage, oldest) in process.work:
             return
         consumed = {k: own.consumed for k, own in cons.cohorts.items()}
@@ -290,6 +299,9 @@ class NoPause(Checker):
         # How far one step takes each: the oldest waits for a cohort that catches up only before the last step.
         step = None if stage in process.scenario.unordered else process.scenario.step
         near = {k: here[k] if step is None else min(here[k], consumed[k] + step) for k in consumed}
+        for k, position in consumed.items():
+            cut = view.next_cut(stage, position)
+            near[k] = near[k] if cut is None else min(near[k], cut)
         is_to_meet = any(consumed[oldest] <= near[other] for other in consumed if other != oldest)
         if here[oldest] > consumed[oldest] and not is_to_meet:
             raise self.violated(f"{process.name}, stage {stage} has rows up to {here} and is at {consumed}")
@@ -456,6 +468,10 @@ CHECKERS: tuple[type[Checker], ...] = (
     ViewsStaySmall,
     WithinBounds,
     ChargedByNeed,
+    OneEdition,
+    StepsStop,
+    CutsRise,
+    ChangesEnd,
 )
 
 

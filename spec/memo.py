@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..protocols import messages
+from ..protocols.change_messages import Ask, AttemptOverdue, Reconfigure, ReportChange
 from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import Closed, Connected, Lost, Move, Publish, Retire, Slow, View
 from .dataflow import Scenario
@@ -29,8 +30,8 @@ Links = tuple[tuple[int, ...], ...]  # By sender: the numbers of the messages in
 
 DEAD = 0  # The cell of a node that has crashed.
 # The stages of pieces of work that are a move, say which sites are slow, or retire the copies of one.
-MOVE, SLOW, RETIRE = -1, -2, -3
-_REQUESTS = {MOVE: "move", SLOW: "slow", RETIRE: "retire"}
+MOVE, SLOW, RETIRE, CHANGE, OVERDUE = -1, -2, -3, -4, -5
+_REQUESTS = {MOVE: "move", SLOW: "slow", RETIRE: "retire", CHANGE: "change", OVERDUE: "overdue"}
 
 T = TypeVar("T")
 
@@ -87,10 +88,12 @@ class Keeper:
         self.controller = begin_controller(scenario, scenario.plan)
         self.watch = watch
         self.lost: tuple[tuple[int, int], ...] = ()
-        self.work: dict[PendingWork, Move | Slow | Retire] = {
+        self.work: dict[PendingWork, Move | Slow | Retire | Reconfigure | AttemptOverdue] = {
             (MOVE, index): move for index, move in enumerate(scenario.moves)
         }
         self.work |= {(SLOW, index): Slow(nodes=nodes) for index, nodes in enumerate(scenario.slow)}
+        if scenario.changes:
+            self.work[CHANGE, 0] = scenario.changes[0]
 
     @property
     def view(self) -> View:
@@ -108,9 +111,16 @@ class Keeper:
                 for check in self.watch.published:
                     check(self.scenario, before, effect.view)
                 out.extend((node, effect.view) for node in effect.to)
+            elif isinstance(effect, Ask):
+                out.extend((node, effect.message) for node in effect.to)
+            elif isinstance(effect, ReportChange):
+                continue
             else:
                 assert isinstance(effect, Lost), f"the controller cannot emit {effect}"
                 self.lost = effect.partitions
+        attempt = self.controller.changes.attempt
+        if attempt is not None and self.controller.waiting:
+            self.work[OVERDUE, attempt.number] = AttemptOverdue(number=attempt.number)
         return out
 
     def answer(self, which: PendingWork) -> Outgoing:
@@ -118,6 +128,8 @@ class Keeper:
         for index, node in enumerate(self.scenario.retires):
             if isinstance(message, Slow) and node in message.nodes:
                 self.work[RETIRE, index] = Retire(node=node)
+        if which[0] == CHANGE and (following := self.scenario.changes[which[1] + 1 : which[1] + 2]):
+            self.work[CHANGE, which[1] + 1] = following[0]
         return self.deliver(message)
 
     def clone(self) -> Keeper:

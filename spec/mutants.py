@@ -28,6 +28,8 @@ MODULES = (
     "egress",
     "node",
     "controller",
+    "placement",
+    "changes",
     "view_retention",
 )
 _DESCRIBE = {"title", "describe", "table", "__init__"}

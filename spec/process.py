@@ -16,11 +16,21 @@ A process that is started again begins with these.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from ..protocols.change_messages import (
+    Bind,
+    ChangeOrder,
+    ChangeReport,
+    CheckpointRetained,
+    Prepare,
+    Rehearse,
+    Rehearsed,
+    Unbind,
+)
 from ..protocols.controller import Controller
 from ..protocols.egress import Egress
 from ..protocols.ingress import Ingress
@@ -39,10 +49,10 @@ from ..protocols.messages import (
     CopyReady,
     Data,
     Drop,
+    Edition,
     EndOfSource,
     Hello,
     Install,
-    Move,
     PeerMessage,
     Pull,
     Released,
@@ -58,104 +68,19 @@ from ..protocols.messages import (
 )
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
-from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
+from .checker import Checker as Checker
+from .checker import CopyPlace as CopyPlace
+from .checker import Violated as Violated
+from .checker import Watch as Watch
+from .dataflow import EGRESS, INGRESS, OperatorState, Reference, Row, Scenario
 
-Outgoing = list[tuple[str, PeerMessage | View | Hello | CopyReady | CopyFailed]]
+Outgoing = list[tuple[str, PeerMessage | View | Hello | CopyReady | CopyFailed | ChangeReport | ChangeOrder]]
 PendingWork = tuple[int, int]  # Stage, cohort.
-CopyPlace = tuple[int, int]  # Stage, partition.
 Channel = tuple[int, int, int]  # Edge, producer partition, consumer partition.
 
 
 CONTROLLER = "controller"
 PULL: PendingWork = (0, 0)
-
-
-class Violated(Exception):
-    """An invariant does not hold."""
-
-
-class Checker:
-    """One claim; each method is a moment at which it may turn out to be false."""
-
-    claim = ""
-    compares_with_the_plain_run = False  # Then it may skip what is known to be as in the plain run.
-
-    def attached(self, process: SimulatedProcess, sender: str, attach: Attach) -> None:
-        """`process` is about to ask `sender` to feed it."""
-
-    def stopped(self, process: SimulatedProcess, sender: str, stop: Stop) -> None:
-        """`process` is about to ask `sender` to stop feeding it."""
-
-    def delivered(self, process: SimulatedProcess, data: Data) -> None:
-        """A frame is about to be delivered to `process`."""
-
-    def acknowledging(self, process: SimulatedProcess, ack: Ack) -> None:
-        """An ack is about to be delivered to `process`; when it has been, it is `accepted`."""
-
-    def given(self, process: SimulatedProcess, work: Consume | Pull) -> None:
-        """`process` has been given a piece of work."""
-
-    def numbering(self, seen: Mapping[str, int], process: SimulatedProcess, pull: Pull) -> None:
-        """An ingress is about to number rows; `seen` has the highest number at each live node and in each sink."""
-
-    def accepted(self, process: SimulatedProcess, message: PeerMessage) -> None:
-        """`process` has taken a message of another node and has not refused it."""
-
-    def answered(self, process: SimulatedProcess, stage: int) -> None:
-        """The operator, sink or source of `stage` has finished a piece of work, and `process` has acted on it."""
-
-    def consumed(
-        self, process: SimulatedProcess, work: Consume, partition: int, rows: list[Row], state: OperatorState
-    ) -> None:
-        """`process` has run `partition` over `rows` and is about to be in `state`."""
-
-    def installed(self, process: SimulatedProcess, place: CopyPlace) -> None:
-        """`process` is about to install the state of a copy."""
-
-    def published(self, scenario: Scenario, before: View, view: View) -> None:
-        """The controller is about to publish `view`; `before` is the last one, or the plan."""
-
-    def asked(self, before: View, move: Move, view: View) -> None:
-        """A move was requested in the view `before`, and now it is `view`."""
-
-    def doubted(self, view: View, doubted: Sequence[str], removed: Sequence[str]) -> None:
-        """In `view`, the controller had reason to doubt some live nodes, and has declared `removed` dead."""
-
-    def lost(self, live: Sequence[SimulatedProcess], view: View, places: Sequence[CopyPlace]) -> None:
-        """The controller has reported that these places are lost; `view` is the last one published."""
-
-    def alone(self, scenario: Scenario, live: Sequence[SimulatedProcess]) -> None:
-        """Nothing is left to happen but the start of a controller, and no node waits for one."""
-
-    def standing(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
-        """Slow sites stand still since they were marked, and nothing else is left to happen."""
-
-    def at_rest(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
-        """Nothing is left to happen, and no partition was lost; `view` is the last one."""
-
-    def violated(self, what: str) -> Violated:
-        return Violated(f"{self.claim}: {what}")
-
-
-class Watch:
-    """Checkers by the moments they check."""
-
-    def __init__(self, checkers: Iterable[Checker]) -> None:
-        every = tuple(checkers)
-
-        def methods(moment: str) -> list[Any]:
-            return [getattr(c, moment) for c in every if getattr(type(c), moment) is not getattr(Checker, moment)]
-
-        self.attached, self.stopped = methods("attached"), methods("stopped")
-        self.delivered, self.given, self.numbering = methods("delivered"), methods("given"), methods("numbering")
-        self.answered, self.acknowledging = methods("answered"), methods("acknowledging")
-        self.accepted, self.consumed, self.installed = methods("accepted"), methods("consumed"), methods("installed")
-        self.consumed_as_plain = [
-            c.consumed for c in every if not c.compares_with_the_plain_run and type(c).consumed is not Checker.consumed
-        ]
-        self.doubted, self.asked, self.alone = methods("doubted"), methods("asked"), methods("alone")
-        self.published, self.lost, self.at_rest = methods("published"), methods("lost"), methods("at_rest")
-        self.standing = methods("standing")
 
 
 class SimulatedProcess:
@@ -191,6 +116,7 @@ class SimulatedProcess:
         self.work: dict[PendingWork, Consume | Pull] = {}  # One piece of work at a time each.
         self.ended = False
         self.feeds: dict[Channel, str] = {}  # The node that was last asked to feed each channel.
+        self.superseded: dict[int, Edition] = {}  # Those that no view lists any more; of the world.
         self.paced: dict[int, int] = {}  # By stage: the most positions that a step may take, as it was asked for.
 
     @property
@@ -198,8 +124,23 @@ class SimulatedProcess:
         """The role of the node: the ingress, the egress, or a site."""
         return role_of(self.name)
 
-    def deliver(self, message: PeerMessage | View | Connected) -> Outgoing:
+    @property
+    def reference(self) -> Reference:
+        """What a plain run gives with the editions that this process knows of."""
+        return self.scenario.reference_of(self.editions)
+
+    @property
+    def editions(self) -> list[Edition]:
+        """The editions that the view lists, and those before it that it does not list any more."""
+        view = self.node.view
+        if view is None or not (view.editions or self.superseded):
+            return []
+        listed = {edition.number: edition for edition in view.editions}
+        return [edition for _, edition in sorted((self.superseded | listed).items())]
+
+    def deliver(self, message: PeerMessage | View | Connected | ChangeOrder) -> Outgoing:
         """Take a message from a link; return what goes out."""
+        before = self.node.view
         if type(message) is Data:
             for check in self.watch.delivered:
                 check(self, message)
@@ -211,13 +152,15 @@ class SimulatedProcess:
             effects = self.node.step(message)
         except Fenced:
             return []  # A real shell would inform the sender. Here the sender runs on, which is worse.
-        if not isinstance(message, (View, Connected)):
+        if not isinstance(message, (View, Connected, Prepare, Bind, Unbind)):
             for check in self.watch.accepted:
                 check(self, message)
         out = self._carry_out(effects)
         if isinstance(message, View):
             consumers = [message.members(consumer) for _, consumer in message.edges]
             self.feeds = {c: sender for c, sender in self.feeds.items() if self.name in consumers[c[0]]}
+            for adopted in self.watch.adopted:
+                adopted(self, before, message)
         return out
 
     def answer(self, which: PendingWork) -> Outgoing:
@@ -328,6 +271,7 @@ class SimulatedProcess:
         """Run every partition held here over its rows, and let the checkers see what it is given."""
         stage, after, upto = work.stage, work.after, work.upto
         given: dict[int, list[Row]] = {}
+        reference = self.reference
         for frame in work.frames:
             first, last = (after, upto) if work.ordered else (frame.after, frame.upto)
             pairs = _pairs(frame.channels)
@@ -339,13 +283,14 @@ class SimulatedProcess:
             place = (stage, partition)
             rows = sorted(given.get(partition, ()))
             # The same rows in the same state as in the plain run give the same result.
-            plain = self.scenario.reference.stretch(stage, partition, after, upto)
+            plain = reference.stretch(stage, partition, after, upto)
             is_plain = rows == plain.rows and self.states[place] == plain.before
             is_plain = is_plain and self.scenario.knows_states and (work.ordered or not self.beyond(place))
             if is_plain:
                 state, emitted = plain.after, plain.output
             else:
-                state, emitted = self.scenario.operate(stage, partition, self.states[place], rows, after, upto)
+                state = self._migrated(place, work.edition)
+                state, emitted = self.scenario.operate(stage, partition, state, rows, after, upto)
             for check in self.watch.consumed_as_plain if is_plain else self.watch.consumed:
                 check(self, work, partition, rows, state)
             self.states[place] = state
@@ -356,6 +301,14 @@ class SimulatedProcess:
                 self.history[place] = tuple(sorted((*self.history[place], *rows)))
             out.extend(emitted)
         return sorted(out)
+
+    def _migrated(self, place: CopyPlace, edition: int) -> OperatorState:
+        """The state of a copy, as the first act of a step by that edition makes it."""
+        state = self.states[place]
+        for each in self.editions if state.edition != edition else ():
+            if place[0] in each.stages and state.edition < each.number <= edition:
+                state = self.scenario.migrate(state, each.number)
+        return state
 
     def _carry_out(self, effects: list[Any]) -> Outgoing:
         out: Outgoing = []
@@ -384,6 +337,9 @@ class SimulatedProcess:
                 raise Refused(effect.text)
             elif kind is SendToController:
                 out.append((CONTROLLER, effect.message))
+            elif kind is Rehearse:
+                problem = "it has no such code" if self.name in self.scenario.cannot else ""
+                out += self._carry_out(self.node.step(Rehearsed(number=effect.number, problem=problem)))
             else:
                 assert kind is Released, f"a node cannot emit {effect}"
                 self.released = effect.upto
@@ -398,6 +354,8 @@ class SimulatedProcess:
         for check in self.watch.installed:
             check(self, place)
         self.states[place], self.through[place], self.history[place] = effect.body
+        for resumed in self.watch.resumed:
+            resumed(self, place, effect.edition)
 
     def _prepare(self, send: Send) -> PeerMessage:
         message = send.message
@@ -484,10 +442,12 @@ def _pairs(channels: tuple[Block, ...]) -> frozenset[tuple[int, int]]:
     return frozenset((p, c) for block in channels for p in block.producers for c in block.consumers)
 
 
-def begin_controller(scenario: Scenario, last: View, number_from: int = 1) -> Controller:
-    """A controller that goes on from view `last`, and knows what copies cost."""
-    controller = Controller(last, scenario.at_once, number_from)
+def begin_controller(scenario: Scenario, last: View, number_from: int = 1, retained: int = 0) -> Controller:
+    """A controller that goes on from view `last`, and knows what copies cost and which checkpoint is `retained`."""
+    controller = Controller(last, scenario.at_once, number_from, scenario.lead)
     controller.step(CopyCosts(costs=scenario.copy_costs))
+    if scenario.checkpoints:
+        controller.step(CheckpointRetained(position=scenario.checkpoints[min(retained, len(scenario.checkpoints) - 1)]))
     return controller
 
 

@@ -13,9 +13,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flux.spec.replay", description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--scale", type=int, default=1, help="of the stream: 20 for a world of `check --deep`")
+    parser.add_argument("--changes", action="store_true", help="the code of stages changes meanwhile")
     parser.add_argument("--full", action="store_true", help="print the whole run, not a shrunk one")
     options = parser.parse_args(arguments)
-    walked = walk(options.seed, scale=options.scale)
+    walked = walk(options.seed, scale=options.scale, changes=options.changes)
     print(walked)
     if walked.violation is None and not options.full:
         return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from ..protocols.change_messages import OF_INGRESS, OF_RECEIVERS, Reconfigure
 from ..protocols.messages import Move
 from .dataflow import Scenario, declustered
 from .invariants import Violated
@@ -28,6 +29,11 @@ _PAIRS = Scenario(sites=2, copies=declustered(2, [1, 1]), batches=((1,), (2,)), 
 _SPARE = replace(_PAIR, sites=3)
 _EVERY = frozenset({1, 2, 3})  # Two stages and the egress.
 _ALONE = replace(_PAIR, copies=((("site-1",),),))
+
+
+def _change(number: int, *stages: int, scheduler: str = OF_RECEIVERS) -> Reconfigure:
+    return Reconfigure(number=number, stages=frozenset(stages), scheduler=scheduler)
+
 
 WORLDS: dict[str, Scenario] = {
     # Take-over.
@@ -354,6 +360,77 @@ WORLDS: dict[str, Scenario] = {
         crashes=0,
         moves=tuple(_move(stage, partition, 0, to) for to in (1, 2, 1, 2) for stage in (1, 2) for partition in (0, 1)),
     ),
+    # The code of stages changes while it runs.
+    "a change": replace(_PAIR, changes=(_change(1, 1),)),
+    "a change, patience": replace(_PAIR, batches=BATCHES, changes=(_change(1, 1),), lead=0, bound_rows=10),
+    "a change of the first stage": replace(_PAIRS, batches=BATCHES, changes=(_change(1, 1),), lead=0),
+    "a change of two stages": replace(_PAIRS, batches=BATCHES, changes=(_change(1, 1, 2),), lead=0),
+    "a change and a crash": replace(_SPARE, batches=BATCHES, crashes=1, changes=(_change(1, 1),), bound_rows=10),
+    "a change of two stages and a crash": replace(
+        _PAIRS, sites=3, batches=BATCHES, crashes=1, changes=(_change(1, 1, 2),), bound_rows=10
+    ),
+    "a change of two stages and two crashes": replace(
+        _PAIRS, sites=4, batches=BATCHES, crashes=2, changes=(_change(1, 1, 2),), bound_rows=10, lead=0
+    ),
+    "a change and a move": replace(
+        _SPARE, batches=BATCHES, changes=(_change(1, 1),), moves=(_move(1, 0, 0, 3),), bound_rows=10
+    ),
+    # A move is wanted again and again: the change waits for none of them for ever, and they not for it.
+    "a change while a move is always wanted": replace(
+        _SPARE,
+        batches=BATCHES,
+        changes=(_change(1, 1), _change(2, 1)),
+        moves=tuple(_move(1, 0, slot, to) for to in (3, 1, 2, 3) for slot in (0, 1)),
+        bound_rows=10,
+        lead=0,
+    ),
+    "a change and restarts": replace(_PAIR, restarts=1, changes=(_change(1, 1),), bound_rows=10),
+    "a change, restarts and a crash": replace(
+        _PAIRS, sites=3, batches=BATCHES, restarts=2, crashes=1, changes=(_change(1, 1, 2),), bound_rows=10
+    ),
+    "two changes": replace(_PAIRS, batches=BATCHES, changes=(_change(1, 1, 2), _change(2, 1)), lead=2, bound_rows=10),
+    "changes and restarts": replace(
+        _PAIR, batches=BATCHES, restarts=2, changes=(_change(1, 1), _change(2, 1)), lead=0, bound_rows=10
+    ),
+    "an epoch": replace(
+        _PAIRS, batches=BATCHES, restarts=1, changes=(_change(1, 1, 2, scheduler=OF_INGRESS),), bound_rows=10
+    ),
+    "a change of slow readers": replace(
+        _PAIR, batches=tuple((n,) for n in range(12)), changes=(_change(1, 1),), lead=0, bound_rows=20
+    ),
+    "a change, any order": replace(
+        _PAIRS,
+        copies=declustered(2, [2, 1]),
+        batches=BATCHES,
+        unordered=_EVERY,
+        crashes=1,
+        changes=(_change(1, 1, 2),),
+        bound_rows=10,
+    ),
+    "a change, any order and a move": replace(
+        _PAIRS,
+        sites=3,
+        copies=((("site-1",), ("site-2",)), (("site-1",), ("site-2",))),
+        batches=BATCHES,
+        unordered=_EVERY,
+        moves=(_move(2, 0, 0, 3), _move(2, 1, 0, 3)),
+        changes=(_change(1, 2),),
+        lead=0,
+        bound_rows=10,
+    ),
+    "a change that two sites cannot make": replace(
+        _SPARE, changes=(_change(1, 1), _change(2, 1)), cannot=("site-1", "site-3")
+    ),
+    "a change and checkpoints": replace(
+        _PAIR, batches=BATCHES, changes=(_change(1, 1), _change(2, 1)), checkpoints=(0, 1, 4, 9), bound_rows=10, lead=0
+    ),
+    "a change that is aborted": replace(
+        _PAIR, batches=BATCHES, changes=(_change(1, 1), _change(2, 1)), aborts=(1,), bound_rows=10
+    ),
+    # Sites appear, and ends are started again, before and after an edition is closed.
+    "a change and arrivals": replace(
+        _PAIR, batches=BATCHES, crashes=1, restarts=1, arrivals=2, changes=(_change(1, 1), _change(2, 1)), bound_rows=10
+    ),
     # Everything moves, and two sites crash.
     "a storm": Scenario(
         sites=4,
@@ -387,7 +464,7 @@ _IN_CHUNKS = (
 )
 WORLDS |= {f"{name}, in chunks": replace(WORLDS[name], chunks=True) for name in _IN_CHUNKS}
 SLOW_CHANCE, PATIENCE = 0.2, 0.95  # Of nodes and links; how often a slow one is skipped.
-LAZY_CHANCE = 0.5  # That moves are requested late, so that one ends before the next begins.
+LAZY_CHANCE = 0.5  # That moves, or changes, are requested late, so that one ends before the next begins.
 FAULT_CHANCES = (0.003, 0.02, 0.1)  # Per choice, while the scenario allows a fault: late or soon.
 
 
@@ -403,6 +480,8 @@ def wander(scenario: Scenario, seed: int) -> Walked:
     slow |= {("work", node) for node in names if rng.random() < SLOW_CHANCE}
     slow |= {"move"} if rng.random() < LAZY_CHANCE else set()
     slow |= {"chunks"} if scenario.chunks and rng.random() < LAZY_CHANCE else set()
+    for kind in ("change", "abort", "overdue") if scenario.changes else ():
+        slow |= {kind} if rng.random() < LAZY_CHANCE else set()
     done: list[Choice] = []
     violation: Violated | None = None
     try:

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..protocols.change_messages import (
+    Bind,
+    Bound,
+    ChangeOrder,
+    ChangeReport,
+    ChangeRequest,
+    CheckpointRetained,
+    Past,
+    Reconfigure,
+    ReportChange,
+    Unbind,
+)
 from ..protocols.messages import (
     Ack,
     Attach,
@@ -43,6 +55,11 @@ LINES = {
     "move": "a move is requested: {what}",
     "slow": "the controller is asked to mark sites as {what}",
     "retire": "the controller is asked to retire the copies of {what}",
+    "change": "a change of code is requested: {what}",
+    "abort": "the program aborts change {detail}",
+    "checkpoint": "controller learns that {what}",
+    "overdue": "the attempt at change {detail} has kept others waiting for a second",
+    "outcome": "controller: change {detail} is {what}",
     "arrive": "{name} appears",
     "ends": "the run ends with an error: {detail}",
     "lost": "controller: no copy is left of {what}",
@@ -63,8 +80,9 @@ def show(what: Any) -> str:
         return " ".join(f"s{stage}p{partition}" for stage, partition in what)
     if isinstance(what, View):
         building = "".join(f", v{s.version} s{s.stage}p{s.partition} {s.donor}=>{s.node}" for s in what.standby)
+        changes = "".join(f", change {e.number} at {e.position}{' closed' * e.closed}" for e in what.editions)
         slow = f", slow: {', '.join(sorted(what.slow))}" if what.slow else ""
-        return f"view {what.number}, dead: {', '.join(sorted(what.dead)) or 'none'}{slow}{building}"
+        return f"view {what.number}, dead: {', '.join(sorted(what.dead)) or 'none'}{slow}{building}{changes}"
     if isinstance(what, Data):
         rows = " ".join(_row(row) for body in what.bodies for row in body)
         return f"data e{what.edge}#{what.lane_id} ({what.after}..{what.upto}] {rows}".rstrip()
@@ -103,8 +121,24 @@ def show(what: Any) -> str:
         return f"slow: {', '.join(what.nodes) or 'none'}"
     if isinstance(what, Retire):
         return what.node
+    if isinstance(what, ChangeRequest | ChangeReport | ChangeOrder | ReportChange):
+        return _change(what)
     assert isinstance(what, Pull), f"no words for {what}"
     return f"pull after {what.after}"
+
+
+def _change(what: ChangeRequest | ChangeReport | ChangeOrder | ReportChange) -> str:
+    """Return a message about a change in few words."""
+    if isinstance(what, ReportChange):
+        return f"{what.outcome} at {what.position}" if not what.reason else f"{what.outcome}: {what.reason}"
+    if isinstance(what, CheckpointRetained):
+        return f"the oldest checkpoint is at {what.position}"
+    text = f"{type(what).__name__.lower()} {what.number}"
+    if isinstance(what, Reconfigure):
+        return f"{text}, stages {_set(tuple(sorted(what.stages)))}"
+    if isinstance(what, Past):
+        return f"{text} at {what.position}: {what.reached}"
+    return f"{text} at {what.position}" if isinstance(what, Bind | Bound | Unbind) else text
 
 
 def _row(row: Row) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from ..protocols.change_messages import OF_INGRESS, OF_RECEIVERS, Reconfigure
 from ..protocols.messages import Move
 from .dataflow import EGRESS, INGRESS, VALUES, Scenario, declustered, site
 from .invariants import Checker, Violated
@@ -85,6 +86,26 @@ def scenario_of(rng: random.Random, scale: int = 1) -> Scenario:
     )
 
 
+def with_changes(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The same dataflow, whose code changes up to three times."""
+    stages = range(1, scenario.stages + 1)
+    changes = tuple(
+        Reconfigure(
+            number=number,
+            stages=frozenset(stage for stage in stages if rng.random() < 0.6) or frozenset({rng.choice(stages)}),
+            scheduler=rng.choice((OF_RECEIVERS, OF_RECEIVERS, OF_RECEIVERS, OF_INGRESS)),
+        )
+        for number in range(1, rng.choice((1, 1, 2, 3)) + 1)
+    )
+    return replace(
+        scenario,
+        changes=changes,
+        lead=rng.choice((0, 1, 1, 2)),
+        aborts=(1,) if rng.random() < 0.1 else (),
+        cannot=(site(rng.randrange(scenario.sites)),) if rng.random() < 0.05 else (),
+    )
+
+
 def _slow(rng: random.Random, sites: int) -> tuple[tuple[str, ...], ...]:
     """In one world of three, sites that are slow for a while. Drawn separately: seeds keep their worlds."""
     sets = rng.choice((0, 0, rng.randint(1, 4)))
@@ -115,10 +136,12 @@ def _move(rng: random.Random, sites: int, partitions: list[int], degree: int) ->
     )
 
 
-def walk(seed: int, checkers: Iterable[Checker] | None = None, scale: int = 1) -> Walked:
-    """Walk the world of `seed` to its end."""
+def walk(seed: int, checkers: Iterable[Checker] | None = None, scale: int = 1, changes: bool = False) -> Walked:
+    """Walk the world of `seed` to its end; in one with `changes` the code of stages changes meanwhile."""
     rng = random.Random(seed)
     scenario = scenario_of(rng, scale)
+    if changes:
+        scenario = with_changes(scenario, random.Random(f"changes {seed}"))
     world = World(scenario, checkers)
     done: list[Choice] = []
     violation: Violated | None = None

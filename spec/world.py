@@ -12,6 +12,10 @@ What may happen next is a list of *choices*:
 - ("move", i): the i-th move of the scenario is requested from the controller.
 - ("slow", i): the controller is sent which sites are slow, by the i-th set of the scenario.
 - ("retire", i): the controller is requested to retire the copies of the i-th site of `retires`, which was slow.
+- ("change", i): the i-th change of code is requested, and again when the controller was started again.
+- ("checkpoint", i): the i-th checkpoint is the oldest that copies may go back to.
+- ("abort", n): change n is to be given up.
+- ("overdue", n): the attempt at change n has kept others waiting for too long.
 - ("arrive", a): a site that was not in the plan appears.
 
 and *faults*, whose number a scenario limits: ("crash", a), ("suspect", a), ("cut", a, b).
@@ -35,10 +39,21 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from ..protocols.change_messages import (
+    CLOSED,
+    COMMITTED,
+    AbortChange,
+    Ask,
+    AttemptOverdue,
+    Bind,
+    CheckpointRetained,
+    ReportChange,
+)
 from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import (
     Closed,
     Connected,
+    Edition,
     Effect,
     Hello,
     LinkDown,
@@ -75,6 +90,7 @@ NO_DETAIL = ""
 FAULTS = ("crash", "suspect", "cut")
 CHUNKS = " in chunks"
 VIEWS_MAX = 10_000  # Of one controller.
+PROPOSALS_MAX = 5  # In a view: three, one to the ingress, and one with the position that it has answered.
 STEPS_MAX = 200_000  # A hundred times what a large world takes.
 
 
@@ -94,6 +110,11 @@ class World:
         self.views_lost = False  # The journal of views has lost its end: a run that notices it
         self.ended_early = False  # has ended with an error.
         self.sinks_lost = False  # The same of the journal of a sink.
+        self.outcomes: dict[int, str] = {}  # Of changes that were requested.
+        self.asked = 0  # How many have been.
+        self.retained = 0  # The number of the oldest checkpoint that is retained.
+        self.proposals: dict[tuple[int, int, int], int] = {}  # By controller, view and change: how many.
+        self.superseded: dict[int, Edition] = {}  # Editions that no view lists any more.
         self.has_thawed = False  # Slow sites stood still, and do not any more.
         self.steps = 0
         self.trace: list[str] | None = [] if record else None
@@ -117,12 +138,20 @@ class World:
             "move": self._move,
             "slow": self._slow,
             "retire": self._retire,
+            "change": self._change,
+            "abort": self._abort,
+            "overdue": self._overdue,
+            "checkpoint": self._checkpoint,
             "arrive": self._arrive,
         }
         for index in range(len(scenario.moves)):
             self._enabled.add(("move", CONTROLLER, index))
         for index in range(len(scenario.slow)):
             self._enabled.add(("slow", CONTROLLER, index))
+        if scenario.changes:
+            self._enabled.add(("change", CONTROLLER, 0))
+        if scenario.checkpoints[1:]:
+            self._enabled.add(("checkpoint", CONTROLLER, 1))
         for index in range(scenario.arrivals):
             self._enabled.add(("arrive", site(scenario.sites + index), NO_DETAIL))
         for node in scenario.nodes:
@@ -192,6 +221,8 @@ class World:
         if not (self.lost or self.ended_early):
             for check in self.watch.at_rest:
                 check(self.scenario, self.live(), self.controller.view)
+            for settled in self.watch.settled:
+                settled(self.controller, self.live())
 
     def finish(self) -> None:
         """Do the oldest choice until nothing is left, then check."""
@@ -214,7 +245,7 @@ class World:
         process = self.processes[to]
         before = len(process.work)
         out = process.deliver(message)
-        if sender == CONTROLLER and CONTROLLER not in self.crashed:
+        if type(message) is View and CONTROLLER not in self.crashed:
             self.seen.take(to, message.number)
         if len(process.work) > before:
             self._enable_work(process)
@@ -298,10 +329,11 @@ class World:
             self.views_lost = True
             self.journal.pop()
         last = self.journal[-1] if self.journal else self.scenario.plan
-        self.controller = begin_controller(self.scenario, last, self._number_from(last))
+        self.controller = begin_controller(self.scenario, last, self._number_from(last), self.retained)
         self.seen = ViewRetention(self.journal[-1] if self.journal else None)
         self.fenced = {node for node in self.fenced if not last.alive(node)}  # The journal alone survives.
         self.dismissed.clear()  # They do not know why they were cut off, and connect to the next controller.
+        self._ask_again()
         for node in self.processes:
             if node not in self.crashed:
                 self._enabled.add(("connect", node, NO_DETAIL))
@@ -335,8 +367,17 @@ class World:
         self._note("arrive", name, NO_DETAIL)
         self._start(SimulatedProcess(self.scenario, name, self.watch))
 
+    def _ask_again(self) -> None:
+        """Let the program repeat the requests of which it does not know the outcome."""
+        listed = {edition.number for edition in self.controller.view.editions} | self.superseded.keys()
+        for index, change in enumerate(self.scenario.changes[: self.asked]):
+            is_known = change.number in listed or self.outcomes.get(change.number, COMMITTED) not in (COMMITTED, CLOSED)
+            if not is_known and ("change", CONTROLLER, index) not in self._enabled:
+                self._enabled.add(("change", CONTROLLER, index))
+
     def _start(self, process: SimulatedProcess, at_once: bool = False) -> None:
         self.processes[process.name] = process
+        process.superseded = self.superseded
         if CONTROLLER in self.crashed:
             return
         out = process.deliver(Connected())
@@ -352,7 +393,7 @@ class World:
         if CONTROLLER not in self.crashed:
             before, move = self.controller.view, self.scenario.moves[index]
             self._control(move)
-            for check in self.watch.asked:
+            for check in self.watch.asked if move not in self.controller.waiting else ():
                 check(before, move, self.controller.view)
 
     def _slow(self, _: str, index: Any) -> None:
@@ -373,6 +414,41 @@ class World:
         self._note("retire", CONTROLLER, index, retire)
         if CONTROLLER not in self.crashed:
             self._control(retire)
+
+    def _change(self, _: str, index: Any) -> None:
+        self._enabled.remove(("change", CONTROLLER, index))
+        change = self.scenario.changes[index]
+        self._note("change", CONTROLLER, index, change)
+        if index == self.asked:
+            self.asked += 1
+            if self.asked < len(self.scenario.changes):
+                self._enabled.add(("change", CONTROLLER, self.asked))
+            if change.number in self.scenario.aborts:
+                self._enabled.add(("abort", CONTROLLER, change.number))
+        if CONTROLLER not in self.crashed:
+            self._control(change)
+
+    def _abort(self, _: str, number: Any) -> None:
+        self._enabled.remove(("abort", CONTROLLER, number))
+        self._note("abort", CONTROLLER, number)
+        if CONTROLLER not in self.crashed:
+            self._control(AbortChange(number=number))
+
+    def _checkpoint(self, _: str, index: Any) -> None:
+        self._enabled.remove(("checkpoint", CONTROLLER, index))
+        self.retained = index
+        retained = CheckpointRetained(position=self.scenario.checkpoints[index])
+        self._note("checkpoint", CONTROLLER, index, retained)
+        if self.retained + 1 < len(self.scenario.checkpoints):
+            self._enabled.add(("checkpoint", CONTROLLER, index + 1))
+        if CONTROLLER not in self.crashed:
+            self._control(retained)
+
+    def _overdue(self, _: str, number: Any) -> None:
+        self._enabled.remove(("overdue", CONTROLLER, number))
+        self._note("overdue", CONTROLLER, number)
+        if CONTROLLER not in self.crashed:
+            self._control(AttemptOverdue(number=number))
 
     def _cut(self, a: str, b: Any) -> None:
         a, b = sorted((a, b))
@@ -398,7 +474,7 @@ class World:
         if not self.journal or self.cut:
             return False
         last = self.journal[-1]
-        knows = all(process.node.number == last.number for process in self.live())
+        knows = all(process.node.number == last.number and not process.node.is_bound for process in self.live())
         is_right = not any(map(last.alive, self.crashed)) and all(last.live_copies(s, 0) for s in (0, -1))
         return knows and is_right and all(last.alive(standby.donor) for standby in last.standby)
 
@@ -424,6 +500,11 @@ class World:
         if isinstance(message, Hello):
             self.seen.take(message.node, message.view)
         self._carry_out(effects)
+        attempt = self.controller.changes.attempt
+        if attempt is not None and self.controller.waiting:
+            overdue: Choice = ("overdue", CONTROLLER, attempt.number)
+            if overdue not in self._enabled:
+                self._enabled.add(overdue)
 
     def _fence(self, name: str) -> None:
         """Dismiss a live node that the controller has refused; what it has sent before is still delivered."""
@@ -436,6 +517,7 @@ class World:
             if isinstance(effect, Publish):
                 assert all(map(effect.view.alive, effect.to)), f"a view is sent to the dead among {effect.to}"
                 before = self.journal[-1] if self.journal else self.scenario.plan
+                self._note_editions(before, effect.view)
                 self._write(effect.view)
                 for check in self.watch.published:
                     check(self.scenario, before, effect.view)
@@ -449,6 +531,14 @@ class World:
                     there = [view.number for view in views]
                     raise Violated(f"views have no gaps: {effect.to} has {effect.after}, and the journal has {there}")
                 self._post(CONTROLLER, [(effect.to, view) for view in views])
+            elif isinstance(effect, Ask):
+                assert all(map(self.controller.view.alive, effect.to)), f"the dead among {effect.to} are asked"
+                self._post(CONTROLLER, [(node, effect.message) for node in effect.to])
+                if isinstance(effect.message, Bind):
+                    self._count_proposal(effect.message)
+            elif isinstance(effect, ReportChange):
+                self._note("outcome", CONTROLLER, effect.number, effect)
+                self.outcomes[effect.number] = effect.outcome
             elif isinstance(effect, ViewsLost):
                 assert self.views_lost, f"no view was lost: {effect}"
                 self._end(f"{effect.node} has seen view {effect.seen}, and the journal ends with {effect.last}")
@@ -460,6 +550,23 @@ class World:
                 self._must_stop()
                 self._note("lost", CONTROLLER, NO_DETAIL, self.lost)
                 self._clear()
+
+    def _count_proposal(self, bind: Bind) -> None:
+        """Check that proposals end: the fourth in a view is to the ingress, and all agree to its position."""
+        attempt = (self.used["restart"], bind.view, bind.number)
+        self.proposals[attempt] = self.proposals.get(attempt, 0) + 1
+        given_up = self.scenario.moves or self.scenario.slow or self.scenario.lost_tails or self.scenario.restarts
+        if self.proposals[attempt] > PROPOSALS_MAX and not given_up:
+            raise Violated(f"changes end: {bind} is proposal {self.proposals[attempt]} in its view")
+
+    def _note_editions(self, before: View, view: View) -> None:
+        known = {edition.number: edition for edition in before.editions}
+        listed = {edition.number for edition in view.editions}
+        self.superseded |= {number: edition for number, edition in known.items() if number not in listed}
+        for edition in view.editions:
+            if edition.closed and not known[edition.number].closed:
+                for check in self.watch.closing:
+                    check(edition, self.live(), self.controller.changes.retained)
 
     def _end(self, why: str) -> None:
         """End the run with an error, as it must if a journal that it depends on was cut."""

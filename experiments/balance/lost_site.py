@@ -18,7 +18,7 @@ from unittest.mock import patch
 from experiments.balance.pictures import draw_bars
 from experiments.balance.trial import Setting, Trial, at_most, sustained, trial, validity_findings
 from experiments.experiment import Experiment, Finding, Outcome, Progress
-from flux.protocols import controller
+from flux.protocols import placement
 from flux.protocols.messages import View
 
 LOST, FORCED, SLOW = "site-2", "site-4", "site-3"
@@ -32,14 +32,14 @@ TOLERANCE = 0.01
 @contextmanager
 def placing(way: str) -> Iterator[None]:
     """In one of the ways lost copies go to one site, wherever there is room. Processes are forks of this one."""
-    own = controller._best_place
+    own = placement.best_place
 
     def place(view: View, stage: int, partition: int, costs: dict[str, float]) -> str | None:
         is_free = FORCED not in view.live_copies(stage, partition)
         return FORCED if is_free and view.alive(FORCED) and LOST in view.dead else own(view, stage, partition, costs)
 
     if way == "forced onto one site":
-        with patch.object(controller, "_best_place", place):
+        with patch.object(placement, "best_place", place):
             yield
     else:
         yield

@@ -38,6 +38,7 @@ def add(commands: Commands) -> None:
     show.set_defaults(command=_show)
     replay = parts.add_parser("replay", help="walk the world of a seed again; print the story of its failure")
     replay.add_argument("seed", type=int, metavar="SEED")
+    replay.add_argument("--changes", action="store_true", help="the code of stages changes meanwhile")
     replay.add_argument("--scale", type=int, default=1, metavar="N", help="20 for a world of `check --deep`")
     replay.add_argument("--full", action="store_true", help="print the whole run, not a shrunk one")
     replay.set_defaults(command=_replay)
@@ -110,7 +111,8 @@ def _replay(options: argparse.Namespace) -> int:
     from ..spec.replay import main as replay
 
     scale = ["--scale", str(options.scale)]
-    return replay([str(options.seed), *scale, *(["--full"] if options.full else [])])
+    flags = [flag for flag in ("--changes", "--full") if getattr(options, flag[2:])]
+    return replay([str(options.seed), *scale, *flags])
 
 
 def _rules(options: argparse.Namespace) -> int:

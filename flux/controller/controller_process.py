@@ -22,6 +22,7 @@ import trio
 
 from ..balance import BalancePolicy, make_policy
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
+from ..protocols.change_messages import Ask, ChangeReport, ReportChange
 from ..protocols.controller import Controller
 from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import (
@@ -306,7 +307,7 @@ class ControllerProcess:
         try:
             effects = self.machine.step(message)
         except Fenced as fenced:
-            assert isinstance(message, Hello | CopyReady | CopyFailed)
+            assert isinstance(message, Hello | CopyReady | CopyFailed | ChangeReport)
             self._dismiss(message.node, str(fenced))
             return
         if isinstance(message, Closed) and before.alive(message.node):
@@ -328,6 +329,11 @@ class ControllerProcess:
             elif isinstance(effect, ViewsLost):
                 self._give_up(_views_lost(self._views.path, effect))
                 return
+            elif isinstance(effect, Ask):
+                for node in effect.to:
+                    self._send_to(node, membership.ForMachine(message=effect.message))
+            elif isinstance(effect, ReportChange):
+                self._log(f"change {effect.number} is {effect.outcome}: position={effect.position} {effect.reason}")
             else:
                 assert isinstance(effect, Lost), f"the controller cannot {effect}"
                 self._report_lost(effect)

@@ -25,6 +25,7 @@ from ..exchange.stage_input import StageInput
 from ..model.error_location import traceback_of, user_line
 from ..plan.plan import CONTROLLER
 from ..protocols.balance_messages import Work
+from ..protocols.change_messages import Rehearse, Rehearsed
 from ..protocols.inspection import buffered_rows, buffers, consumers, trim
 from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import (
@@ -48,6 +49,7 @@ from ..wire import address, frames
 from ..wire.link import Link, accept_loop
 from ..wire.membership import (
     Dismissed,
+    ForMachine,
     FromMachine,
     NewView,
     NodeAddress,
@@ -238,6 +240,9 @@ class Shell:
         elif isinstance(effect, SendToController):
             # If there is no controller now, the next one will ask.
             self.peers.controller.send(membership_frame(FromMachine(message=effect.message)))
+        elif isinstance(effect, Rehearse):
+            problem = "this release of Flux does not change code while a dataflow runs"
+            self.enqueue(Rehearsed(number=effect.number, problem=problem))
         else:
             self.role.carry_out(effect)
 
@@ -319,6 +324,9 @@ class Shell:
             message = read_from_controller(frame[0])
             if isinstance(message, Dismissed):
                 self.end_as_dead(message.why)
+            if isinstance(message, ForMachine):
+                self.enqueue(message.message)
+                continue
             if not isinstance(message, NewView):
                 link.send(membership_frame(self.role.answer(message)))
                 continue

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ..protocols.balance_messages import StageWork, Work
+from ..protocols.change_messages import Bind, ChangeReport, Prepare, Unbind
 from ..protocols.messages import CopyFailed, CopyReady, Hello, View
 from .codec import PROTOCOL_CLASSES, Codec, Word, read_frame, subclasses_in
 
@@ -105,7 +106,7 @@ class WorkDone(FromNode):
 class FromMachine(FromNode):
     """What the node's machine sends to the controller's."""
 
-    message: Hello | CopyReady | CopyFailed
+    message: Hello | CopyReady | CopyFailed | ChangeReport
 
 
 # What the controller sends.
@@ -117,6 +118,13 @@ class NewView(FromController):
 
     view: View
     addresses: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForMachine(FromController):
+    """What the controller's machine sends to the node's, after the views before it."""
+
+    message: Prepare | Bind | Unbind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,50 +11,22 @@ The seed of a removal is the first one to try in its world: the machines change,
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from ..scenario_walk import WORLDS, wander
 from ..walk import Walked
 from . import balance as balance
+from . import code_changes as code_changes
 from . import copies as copies
 from . import early as early
 from . import feeding as feeding
 from . import lost_tails as lost_tails
 from . import views as views
 from .patch import Patch
+from .protocol_rule import ProtocolRule as ProtocolRule
+from .protocol_rule import Removal as Removal
+from .rules_of_changes import CHANGE_RULES
 from .stories import FailureStory, make_story
 
 SEEDS_MAX = 3_000  # Worlds tried for each removal.
-
-
-@dataclass(frozen=True)
-class Removal:
-    """A rule taken out of the machines, and the world that fails without it."""
-
-    take_out: Callable[[Patch], None]
-    world: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return self.take_out.__name__.replace("_", " ")
-
-    @property
-    def what(self) -> str:
-        return " ".join((self.take_out.__doc__ or "").split())
-
-
-@dataclass(frozen=True)
-class ProtocolRule:
-    """One rule: its text, and why it is needed, or why not."""
-
-    number: int
-    title: str
-    text: str
-    removals: tuple[Removal, ...] = ()
-    argument: str = ""
-    spare: tuple[Callable[[Patch], None], ...] = ()
 
 
 def counterexample(removal: Removal) -> Walked | None:
@@ -184,9 +156,10 @@ RULES: tuple[ProtocolRule, ...] = (
     ProtocolRule(
         10,
         "The view of a state",
-        "A state names the view in which it was cut, and is held until its site has that view.",
-        argument="It is held because all messages are (rule 11), not because it must be. A state has no floors and "
-        "names no other copy, only absolute positions; so no later view can make it wrong.",
+        "A state names the view in which it was cut, and is held until its site has that view: that view says which "
+        "edition of the code a state at its position is of (rule 43).",
+        (Removal(code_changes.install_a_state_of_a_later_view, "a change and a move", 234),),
+        "Nothing else needs it. A state has no floors and names no other copy, only absolute positions.",
     ),
     ProtocolRule(
         11,
@@ -543,4 +516,5 @@ RULES: tuple[ProtocolRule, ...] = (
             Removal(balance.rebuild_retired_copies_on_slow_sites, "slow sites are retired", 0),
         ),
     ),
+    *CHANGE_RULES,
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...protocols import charges as charges_module
-from ...protocols import controller as controller_module
+from ...protocols import placement
 from ...protocols.buffer import Buffer
 from ...protocols.charges import Charges, Dest, Group
 from ...protocols.controller import Controller
@@ -22,7 +22,7 @@ from .patch import Patch, disable_checker
 
 def take_the_first_copy_as_donor(patch: Patch) -> None:
     """A copy is built from the first live one, also if that is the one that is to leave its slow site."""
-    patch.put(controller_module, "_donor", lambda view, stage, partition, slot: view.live_copies(stage, partition)[0])
+    patch.put(placement, "donor", lambda view, stage, partition, slot: view.live_copies(stage, partition)[0])
     disable_checker(patch, AnotherDonates)  # A world shows what that leads to.
 
 
@@ -60,18 +60,18 @@ def keep_no_more_for_slow_sites(patch: Patch) -> None:
 
 def rebuild_where_the_fewest_copies_are(patch: Patch) -> None:
     """A lost copy is rebuilt where the fewest copies are, whatever they cost there."""
-    own = controller_module._best_place
-    patch.put(controller_module, "_best_place", lambda view, stage, partition, costs: own(view, stage, partition, {}))
+    own = placement.best_place
+    patch.put(placement, "best_place", lambda view, stage, partition, costs: own(view, stage, partition, {}))
 
 
 def rebuild_on_slow_sites(patch: Patch) -> None:
     """A lost copy is rebuilt where the least load is, also on a slow site."""
-    own = controller_module._best_place
+    own = placement.best_place
 
     def best_place(view: View, stage: int, partition: int, costs: dict[str, float]) -> str | None:
         return own(replace(view, slow=frozenset()), stage, partition, costs)
 
-    patch.put(controller_module, "_best_place", best_place)
+    patch.put(placement, "best_place", best_place)
 
 
 def forget_that_sites_are_slow(patch: Patch) -> None:

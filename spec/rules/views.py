@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ...protocols import controller as controller_module
+from ...protocols import placement
 from ...protocols.controller import Controller
 from ...protocols.egress import Egress
 from ...protocols.messages import Effect, Hello, PeerMessage, Publish, Resend, View
@@ -71,12 +71,12 @@ def give_up_a_copy_in_transfer(patch: Patch) -> None:
 
 def keep_a_dead_standby(patch: Patch) -> None:
     """A copy in transfer to a site that died stays in the view."""
-    patch.put(controller_module, "_without", lambda view, node: replace(view, dead=view.dead | {node}))
+    patch.put(placement, "without", lambda view, node: replace(view, dead=view.dead | {node}))
 
 
 def declare_the_last_copy_dead(patch: Patch) -> None:
     """A site that is slow or cut off is declared dead whatever it holds."""
-    patch.put(Controller, "_can_be_spared", lambda controller: controller_module._sites(controller.view))
+    patch.put(Controller, "_can_be_spared", lambda controller: placement.sites(controller.view))
 
 
 def spare_the_site_of_a_last_copy_in_transfer(patch: Patch) -> None:
@@ -107,9 +107,7 @@ def move_to_a_site_that_has_a_copy(patch: Patch) -> None:
 
 def rebuild_where_the_other_copy_is(patch: Patch) -> None:
     """A lost copy is rebuilt on the site of its donor."""
-    patch.put(
-        controller_module, "_best_place", lambda view, stage, partition, costs: view.live_copies(stage, partition)[0]
-    )
+    patch.put(placement, "best_place", lambda view, stage, partition, costs: view.live_copies(stage, partition)[0])
 
 
 def rebuild_from_destination_to_source(patch: Patch) -> None:
@@ -120,9 +118,9 @@ def rebuild_from_destination_to_source(patch: Patch) -> None:
             for partition, copies in enumerate(() if view.is_end(stage) else view.copies[stage]):
                 building = {s.partition for s in view.standby if s.stage == stage}
                 dead = [slot for slot, node in enumerate(copies) if node in view.dead]
-                node = controller_module._best_place(view, stage, partition, {}) if dead else None
+                node = placement.best_place(view, stage, partition, {}) if dead else None
                 if node is not None and partition not in building and len(building) < controller.at_once:
-                    view = controller_module._with_standby(view, stage, partition, dead[0], node)
+                    view = placement.with_standby(view, stage, partition, dead[0], node)
             if any(standby.stage == stage for standby in view.standby):
                 return view
         return view

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from flux.protocols.change_messages import Bind, Prepare, Rehearsed, Unbind
 from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
 from flux.protocols.messages import Connected, EndOfSource, Sourced, View
@@ -39,13 +40,19 @@ LATER = (
 )
 
 
+BIND = Bind(view=NOW, number=1, stages=frozenset({1}), position=9)
+
+
 def adopt(node: Node) -> None:
     for view in LATER:
         node.step(view)
 
 
 def node_site() -> Node:
-    """site-1: stage 1 busy with (5, 6], its output acknowledged up to 2 and 3, and fed to site-2 in two lanes."""
+    """site-1: stage 1 busy with (5, 6], its output acknowledged up to 2 and 3, and fed to site-2 in two lanes.
+
+    It is bound to position 9, for a change of stage 1.
+    """
     node = Node("site-1", [Pooler("site-1", stage, 99) for stage in (1, 2)])
     node.step(FIRST)
     node.step(data("ingress", 0, 1, 0, 5))
@@ -56,6 +63,7 @@ def node_site() -> Node:
     node.step(attach("site-2", 1, 3, 4))
     adopt(node)
     node.step(data("ingress", 0, 1, 5, 6, view=NOW))
+    node.step(BIND)
     return node
 
 
@@ -100,6 +108,10 @@ GOOD: dict[str, list[Any]] = {
         consumed(1, 6),
         replace(LAST, number=NOW + 1),
         Connected(),
+        Prepare(number=1, stages=frozenset({1})),
+        Rehearsed(number=1),
+        replace(BIND, position=10),
+        Unbind(view=NOW, number=1, position=9),
     ],
     "ingress": [
         ack("site-1", 0, 5, view=NOW),

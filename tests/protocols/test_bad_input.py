@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import pytest
 
+from flux.protocols.change_messages import ChangeOrder
 from flux.protocols.machine import Refused
 from flux.protocols.messages import Connected, Consumed, EndOfSource, Message, PeerMessage, Sourced, ToController, View
 
@@ -29,7 +30,7 @@ def each(*kinds: type[Any]) -> list[Any]:
     ]
 
 
-FOR_NODES = (*get_args(PeerMessage), Consumed, Sourced, EndOfSource, View, Connected)
+FOR_NODES = (*get_args(PeerMessage), Consumed, Sourced, EndOfSource, View, Connected, *get_args(ChangeOrder))
 
 
 def test_every_kind_of_message_to_nodes_is_tried() -> None:
@@ -43,6 +44,24 @@ def test_what_is_going_to_be_spoiled_is_good(node: str, message: Any) -> None:
     made = NODES[node]()
     before = made.key()
     assert made.step(message) or made.key() != before
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("Bind", {"view": NOW - 1}),
+        ("Bind", {"view": NOW + 1}),
+        ("Bind", {"position": -1}),
+        ("Bind", {"stages": frozenset[int]()}),
+        ("Bind", {"stages": frozenset({0})}),
+        ("Bind", {"stages": frozenset({1, 9})}),
+        ("Unbind", {"view": NOW + 1}),
+        ("Unbind", {"view": 0}),
+    ],
+    ids=repr,
+)
+def test_a_proposal_of_another_view_or_for_other_stages_is_refused(kind: str, changes: dict[str, Any]) -> None:
+    assert_refused(NODES["site-1"](), replace(good("site-1", kind), **changes), by="node site-1")
 
 
 # Who speaks.

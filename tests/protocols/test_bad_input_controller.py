@@ -7,6 +7,17 @@ from typing import Any, get_args
 
 import pytest
 
+from flux.protocols.change_messages import (
+    AbortChange,
+    AttemptOverdue,
+    Bound,
+    Cannot,
+    CheckpointRetained,
+    Passed,
+    Past,
+    Prepared,
+    Reconfigure,
+)
 from flux.protocols.controller import Controller
 from flux.protocols.machine import Refused
 from flux.protocols.messages import (
@@ -58,7 +69,11 @@ GOOD: list[Any] = [
     Move(stage=2, partition=0, slot=0, to="site-3"),
     Slow(nodes=("site-1",)),
     CopyCosts(costs=(("site-1", 2.0),)),
+    Reconfigure(number=1, stages=frozenset({1, 2})),
+    CheckpointRetained(position=1),
 ]
+# Those are taken in other states, or ignored here: `test_changes` has the good ones.
+OF_CHANGES = {AbortChange, AttemptOverdue, Prepared, Cannot, Bound, Past, Passed}
 
 
 def controller() -> Controller:
@@ -75,7 +90,7 @@ def case(message: Any, **changes: Any) -> Any:
 
 def test_every_kind_of_message_to_the_controller_is_tried() -> None:
     # In this view no copy may be retired; `test_slow_sites` has the good ones.
-    assert {Retire, *(type(message) for message in GOOD)} == set(get_args(ToController))
+    assert {Retire, *OF_CHANGES, *(type(message) for message in GOOD)} == set(get_args(ToController))
 
 
 @pytest.mark.parametrize("message", GOOD, ids=lambda message: type(message).__name__)
@@ -120,6 +135,27 @@ REPORTS = [
         case(message, node="site-9", version=3),  # Over, and it was not a stranger's.
     )
 ]
+CHANGE = Reconfigure(number=1, stages=frozenset({1, 2}))
+CHANGES = [
+    case(CHANGE, number=0),
+    case(CHANGE, number=-1),
+    case(CHANGE, stages=frozenset()),
+    case(CHANGE, stages=frozenset({0})),  # The ingress.
+    case(CHANGE, stages=frozenset({1, 3})),  # The egress.
+    case(CHANGE, stages=frozenset({-1})),
+    case(CHANGE, stages=frozenset({9})),
+    case(CHANGE, scheduler="fastest"),
+    *(
+        case(message, node="site-9")
+        for message in (
+            Prepared(node="", number=1),
+            Cannot(node="", number=1, reason="no such module"),
+            Bound(node="", view=9, number=1, position=0),
+            Past(node="", view=9, number=1, position=0, reached=1, step=1),
+            Passed(node="", view=9, number=1),
+        )
+    ),
+]
 UNKNOWN = [
     case(Suspected(node="site-3"), node="site-9"),
     case(LinkDown(a="site-3", b="site-1"), a="site-9"),
@@ -133,7 +169,7 @@ NOT_FOR_IT = [
 ]
 
 
-@pytest.mark.parametrize("message", [*GREETINGS, *REPORTS, *UNKNOWN, *NOT_FOR_IT])
+@pytest.mark.parametrize("message", [*GREETINGS, *REPORTS, *CHANGES, *UNKNOWN, *NOT_FOR_IT])
 def test_a_message_that_is_spoiled_in_one_place_is_refused(message: Message) -> None:
     assert_refused(controller(), message, by="Controller")
 
@@ -159,6 +195,13 @@ def test_the_dead_are_fenced_whatever_they_have_seen(node: str, seen: int) -> No
         CopyFailed(node="site-3", version=3),
         replace(NEW_END, incarnation=1),
         *(Retire(node=node) for node in ("site-1", "site-2", "site-3", "site-9", "egress", "retired", "")),
+        AbortChange(number=1),
+        AttemptOverdue(number=1),
+        Prepared(node="site-1", number=1),
+        Cannot(node="site-1", number=1, reason="no such module"),
+        Bound(node="site-3", view=3, number=1, position=0),  # It has not connected to this controller yet.
+        Past(node="site-1", view=3, number=1, position=0, reached=1, step=1),
+        Passed(node="site-1", view=3, number=1),
         Move(stage=9, partition=0, slot=0, to="site-3"),
         Move(stage=-1, partition=0, slot=0, to="site-3"),
         Move(stage=2, partition=-1, slot=0, to="site-3"),

@@ -12,6 +12,22 @@ from typing import Any, get_args
 
 import pytest
 
+from flux.protocols.change_messages import (
+    AbortChange,
+    AttemptOverdue,
+    Bind,
+    Bound,
+    Cannot,
+    ChangeOrder,
+    CheckpointRetained,
+    Passed,
+    Past,
+    Prepare,
+    Prepared,
+    Reconfigure,
+    Rehearsed,
+    Unbind,
+)
 from flux.protocols.machine import Machine, Refused
 from flux.protocols.messages import (
     Closed,
@@ -86,6 +102,32 @@ def every_kind(plan: View) -> Iterator[Any]:
     yield Slow(nodes=("site-1", "site-9"))
     yield Retire(node="site-1")
     yield CopyCosts(costs=(("site-1", 2.0),))
+    yield from of_changes()
+
+
+def of_changes() -> Iterator[Any]:
+    """What is said about changes of code: requests, what nodes report, and what they are asked."""
+    for number in (0, 1, 2):
+        yield Reconfigure(number=number, stages=frozenset({1}))
+        yield Reconfigure(number=number, stages=frozenset({0, 9}))
+        yield AbortChange(number=number)
+        yield AttemptOverdue(number=number)
+        yield CheckpointRetained(position=number)
+        yield Prepare(number=number, stages=frozenset({1}))
+        yield Rehearsed(number=number)
+        yield Rehearsed(number=number, problem="no such module")
+    for node in ("site-1", "site-9"):
+        yield Prepared(node=node, number=1)
+        yield Cannot(node=node, number=1, reason="no such module")
+        for view in (1, 9):
+            place: dict[str, Any] = {"node": node, "view": view, "number": 1}
+            yield Bound(**place, position=0)
+            yield Past(**place, position=0, reached=1, step=1)
+            yield Passed(**place)
+    for view in (0, 1, 2, 9):
+        yield Bind(view=view, number=1, stages=frozenset({1}), position=0)
+        yield Bind(view=view, number=1, stages=frozenset({0, 9}), position=0)
+        yield Unbind(view=view, number=1, position=0)
 
 
 def between_nodes(sender: str, view: int) -> Iterator[Any]:
@@ -122,7 +164,8 @@ def explorer() -> Explorer:
     return explorer
 
 
-FOR_NODES = (*get_args(PeerMessage), View, Sourced, EndOfSource, Consumed)
+ALWAYS_TAKEN = (Prepare, Rehearsed)  # A node has them prepared, whatever they are, and is answered by its shell.
+FOR_NODES = (*get_args(PeerMessage), View, Sourced, EndOfSource, Consumed, Bind, Unbind)
 FOR_THE_CONTROLLER = get_args(ToController)
 
 
@@ -172,4 +215,15 @@ def test_the_controller_takes_what_is_for_it_and_refuses_the_rest(kind: type[Any
     taken, refused = try_all(explorer.controllers_seen(), kind, explorer)
     assert bool(taken) == (kind in FOR_THE_CONTROLLER)
     # Who is gone already, or what somebody asks for too late, is no error (rule 12).
-    assert bool(refused) == (kind not in (Closed, Move, Slow, Retire, CopyCosts))
+    wishes = (Closed, Move, Slow, Retire, CopyCosts, AbortChange, AttemptOverdue, CheckpointRetained)
+    assert bool(refused) == (kind not in wishes)
+
+
+@pytest.mark.parametrize("kind", ALWAYS_TAKEN)
+def test_a_node_has_any_change_prepared(kind: type[Any], explorer: Explorer) -> None:
+    taken, refused = try_all(explorer.nodes_seen()[:50], kind, explorer)
+    assert taken and not refused
+
+
+def test_what_a_node_is_asked_about_changes_is_tried() -> None:
+    assert set(get_args(ChangeOrder)) <= {*FOR_NODES, *ALWAYS_TAKEN}

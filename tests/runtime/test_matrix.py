@@ -33,7 +33,11 @@ OF_A_LOST_TAIL: set[Point] = {(CONTROLLER, "before-views-lost"), (CONTROLLER, "a
 # Only a run that is balanced comes to these, and only with a slow site (test_slow_sites.py).
 OF_BALANCE: set[Point] = {(CONTROLLER, f"step-{what}") for what in ("copy-costs", "slow", "retire")}
 EVERY: set[Point] = {(kind, point) for kind, points in crash_points().items() for point in points}
-ALL = EVERY - OF_A_LOST_TAIL - OF_BALANCE
+# No program asks for a change of code yet: only simulated worlds do (rules 43 to 53).
+SAID_OF_CHANGES = ("ask", "rehearse", "report-change", "reconfigure", "abort-change", "attempt-overdue")
+SAID_OF_CHANGES += ("checkpoint-retained", "prepared", "cannot", "bound", "past", "passed")
+OF_CHANGES: set[Point] = {(k, point) for k, point in EVERY if point.endswith(tuple(f"-{s}" for s in SAID_OF_CHANGES))}
+ALL = EVERY - OF_A_LOST_TAIL - OF_BALANCE - OF_CHANGES
 # Points that a fault of another kind leads to.
 OF_A_LOST_DONOR: set[Point] = {
     (SITE, "before-send-to-controller-copy-failed"),

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from flux.protocols import controller as controller_module
+from flux.protocols import placement
 from flux.protocols.buffer import Buffer
+from flux.protocols.change_messages import Reconfigure
+from flux.protocols.changes import Changes
 from flux.protocols.controller import Controller
 from flux.protocols.fh_cons import NO_SENDER, FhCons
 from flux.protocols.fh_prod import FhProd, LaneOut
@@ -21,6 +24,7 @@ from flux.protocols.pooler import Pooler
 from flux.protocols.state_mover import StateMover
 from flux.spec import dataflow, scenario_walk
 from flux.spec.bounds import ChargedByNeed, ShortSteps
+from flux.spec.change_claims import ChangesEnd, CutsRise, OneEdition, StepsStop
 from flux.spec.dataflow import EGRESS, Row, Scenario, declustered
 from flux.spec.invariants import (
     BuffersDrain,
@@ -114,7 +118,7 @@ def rebuild_a_copy_where_the_other_one_is(patch: pytest.MonkeyPatch) -> None:
     def place(view: View, stage: int, partition: int, costs: Any) -> str:
         return view.live_copies(stage, partition)[0]
 
-    patch.setattr(controller_module, "_best_place", place)
+    patch.setattr(placement, "best_place", place)
 
 
 # --- bugs that only one checker sees ------------------------------------------------------------------------------
@@ -208,7 +212,7 @@ def give_a_new_copy_both_places(patch: pytest.MonkeyPatch) -> None:
         stage[done.partition] = (done.node,) * len(stage[done.partition])
         return (*view.copies[: done.stage], tuple(stage), *view.copies[done.stage + 1 :])
 
-    patch.setattr(controller_module, "_placed", placed)
+    patch.setattr(placement, "placed", placed)
 
 
 def never_rebuild(patch: pytest.MonkeyPatch) -> None:
@@ -254,7 +258,7 @@ def rebuild_everything_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def rebuild_on_the_last_site(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(controller_module, "_load", lambda view: {n: -i for i, n in enumerate(view.nodes)})
+    patch.setattr(placement, "load", lambda view: {n: -i for i, n in enumerate(view.nodes)})
 
 
 def never_move(patch: pytest.MonkeyPatch) -> None:
@@ -376,7 +380,7 @@ def build_from_the_copy_that_leaves(patch: pytest.MonkeyPatch) -> None:
     def donor(view: View, stage: int, partition: int, slot: int) -> str:
         return view.copies[stage][partition][slot]
 
-    patch.setattr(controller_module, "_donor", donor)
+    patch.setattr(placement, "donor", donor)
 
 
 def take_from_the_copy_that_was_just_built(patch: pytest.MonkeyPatch) -> None:
@@ -478,6 +482,31 @@ _REQUESTED: tuple[Choice, ...] = (  # Of a site that is at work on the first of 
     ("deliver", CONTROLLER, "site-1"),
 )
 
+
+def say_that_states_are_of_another_edition(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(View, "edition_of_state", lambda view, stage, position: 7)
+
+
+def consume_by_another_edition(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(View, "edition_at", lambda view, stage, position: 7)
+
+
+def lose_a_change_that_is_closed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(controller_module, "closed", lambda editions, number: ())
+
+
+def never_close_a_change(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Changes, "to_close", lambda changes, view: None)
+
+
+A_CHANGE = replace(
+    QUIET_PAIR,
+    batches=tuple((n,) for n in range(12)),
+    changes=(Reconfigure(number=1, stages=frozenset({1})),),
+    lead=0,
+)
+_CHANGED: tuple[Choice, ...] = (("change", CONTROLLER, 0),)
+
 CASES = (
     Case(merge_up_to_the_fastest_lane, InOrder, small_worlds.MERGE_TWO_BATCHES),
     Case(drop_a_frame_on_the_second_site, ReplicasIdentical, small_worlds.PAIRS_ONE_BATCH),
@@ -523,6 +552,10 @@ CASES = (
     Case(take_from_the_copy_that_was_just_built, FedByOneThatRan, A_MOVE, only=True),
     Case(stay_with_slow_senders, SlowFeedNone, ONE_IS_SLOW, only=True, tale=_MARKED),
     Case(retire_a_copy_whose_partner_is_slow, PromptCopyStays, BOTH_ARE_SLOW, only=True, tale=_RETIRED),
+    Case(say_that_states_are_of_another_edition, OneEdition, SPARE_SITE, only=True),
+    Case(consume_by_another_edition, StepsStop, QUIET_PAIR, only=True),
+    Case(lose_a_change_that_is_closed, CutsRise, A_CHANGE, only=True, tale=_CHANGED),
+    Case(never_close_a_change, ChangesEnd, A_CHANGE, only=True, tale=_CHANGED),
     Case(
         keep_no_more_for_slow_consumers_of_sites,
         NoneWaits,

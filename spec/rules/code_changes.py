@@ -1,0 +1,141 @@
+"""Removals of the rules of changes of code: where a change is made, what is held for it, and when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+from ...protocols import changes as changes_module
+from ...protocols import egress as egress_module
+from ...protocols import pooler as pooler_module
+from ...protocols.change_messages import Reconfigure
+from ...protocols.changes import Changes
+from ...protocols.fh_cons import FhCons
+from ...protocols.messages import PeerMessage, State, View
+from ...protocols.node import Node
+from ...protocols.pooler import Pooler
+from .patch import Patch
+
+# --- one position -----------------------------------------------------------------------------------------
+
+
+def step_across_a_change(patch: Patch) -> None:
+    """A step takes rows before and after a change, by the code of the first of them."""
+    patch.put(View, "next_cut", lambda view, stage, position, at=False: None)
+
+
+def change_each_stage_at_its_own_position(patch: Patch) -> None:
+    """Stage 2 changes one row later than stage 1."""
+    own = View.edition_at
+    patch.put(View, "edition_at", lambda view, stage, position: own(view, stage, position - (stage == 2)))
+
+
+def take_a_state_at_the_change_for_a_new_one(patch: Patch) -> None:
+    """A state at the position of a change is taken for one of the new edition, and is not migrated."""
+    patch.put(View, "edition_of_state", View.edition_at)
+
+
+def install_a_state_of_a_later_view(patch: Patch) -> None:
+    """A state is installed when it arrives, also by a site that lacks its donor's view."""
+    own = Node.is_from_a_member
+
+    def is_from_a_member(node: Node, message: PeerMessage) -> bool:
+        is_early = isinstance(message, State) and message.view > node.number > 0
+        return own(node, replace(message, view=node.number) if is_early else message)
+
+    patch.put(Node, "is_from_a_member", is_from_a_member)
+
+
+# --- what is held, and what answers -----------------------------------------------------------------------
+
+
+def hold_nothing(patch: Patch) -> None:
+    """A node that has answered that it is bound goes on."""
+    patch.put(Node, "_bind_poolers", lambda node, position: None)
+
+
+def never_refuse(patch: Patch) -> None:
+    """A node answers that it is bound, however far it is."""
+    patch.put(Pooler, "reached", lambda pooler, stages, made: 0)
+
+
+def count_finished_steps_only(patch: Patch) -> None:
+    """Rows at which an operator is at work do not count."""
+
+    def reached(cons: FhCons, stages: Set[int], made: Set[int]) -> int:
+        return _reached(cons, stages, made, finished_only=True)
+
+    patch.put(pooler_module, "reached", reached)
+
+
+def count_no_early_rows(patch: Patch) -> None:
+    """Of a stage that does not wait for the merge, only the position counts, and not what it has taken beyond it."""
+
+    def reached(cons: FhCons, stages: Set[int], made: Set[int]) -> int:
+        return _reached(cons, stages, made, without_early=True)
+
+    patch.put(pooler_module, "reached", reached)
+
+
+def count_nothing_received(patch: Patch) -> None:
+    """What was received from a stage that changes, and was not consumed, does not count."""
+
+    def reached(cons: FhCons, stages: Set[int], made: Set[int]) -> int:
+        return _reached(cons, stages, made, without_received=True)
+
+    patch.put(pooler_module, "reached", reached)
+    patch.put(egress_module, "reached", reached)
+
+
+def let_the_egress_agree(patch: Patch) -> None:
+    """An egress never refuses."""
+    patch.put(egress_module, "reached", lambda cons, stages, made: 0)
+
+
+def _reached(
+    cons: FhCons,
+    stages: Set[int],
+    made: Set[int],
+    finished_only: bool = False,
+    without_early: bool = False,
+    without_received: bool = False,
+) -> int:
+    assert cons.view is not None
+    edges, lanes = cons.view.edges, () if without_received else cons.lanes.values()
+    positions = [lane.upto for lane in lanes if edges[lane.edge][0] in made]
+    for own in cons.cohorts.values() if cons.stage in stages else ():
+        begun = own.consumed if own.working_upto is None or finished_only else own.working_upto
+        partitions = () if without_early else own.partitions
+        positions += [begun, *(early.position for p in partitions for early in cons.ahead(p, begun))]
+    return max(positions, default=0)
+
+
+def ask_the_changing_stages_only(patch: Patch) -> None:
+    """Sites that hold copies of later stages only, and the egress, are not asked."""
+
+    def receivers(changes: Changes, view: View) -> frozenset[str]:
+        return frozenset(node for stage in changes.requests[0].stages for node in view.members(stage))
+
+    patch.put(Changes, "_receivers", receivers)
+
+
+def propose_earlier_positions(patch: Patch) -> None:
+    """A later change of a stage may be at an earlier position than the first one."""
+    own = Changes._next_position
+
+    def next_position(changes: Changes, view: View, request: Reconfigure, binds_ingress: bool) -> int:
+        changes.furthest = 0
+        return own(changes, replace(view, editions=()), request, binds_ingress)
+
+    patch.put(Changes, "_next_position", next_position)
+
+
+def never_bind_the_ingress(patch: Patch) -> None:
+    """Positions are proposed for ever, each too early."""
+    patch.put(changes_module, "FREE_PROPOSALS_MAX", 1_000_000)
+
+
+# --- attempts ---------------------------------------------------------------------------------------------
+
+
+# --- the end ----------------------------------------------------------------------------------------------
