@@ -122,20 +122,17 @@ class ChangesEnd(Checker):
         if len(view.editions) > len(before.editions) and unprepared:
             raise self.violated(f"view {view.number} changes code, and {unprepared} cannot")
 
-    def closing(self, edition: Edition, live: Sequence[SimulatedProcess], retained: int | None) -> None:
+    def closing(self, edition: Edition, live: Sequence[SimulatedProcess], view: View, retained: int | None) -> None:
         before = [
             f"{process.name} with {place} at {through}"
             for process in live
             for place, through in process.through.items()
-            if place[0] in edition.stages and through <= edition.position and self._is_member(process, place)
+            if place[0] in edition.stages
+            and through <= edition.position
+            and process.name in view.takers(place[0])[place[1]]
         ]
         if before or (retained is not None and retained < edition.position):
             raise self.violated(f"{edition} is closed before {before or f'the checkpoint at {retained}'} has passed it")
-
-    def _is_member(self, process: SimulatedProcess, place: CopyPlace) -> bool:
-        """Whether the copy is one in the view of its site: it may be about to leave."""
-        view = process.node.view
-        return view is not None and process.name in view.takers(place[0])[place[1]]
 
     def settled(self, controller: Controller, live: Sequence[SimulatedProcess]) -> None:
         changes, editions = controller.changes, controller.view.editions

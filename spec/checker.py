@@ -60,8 +60,8 @@ class Checker:
     def resumed(self, process: SimulatedProcess, place: CopyPlace, edition: int) -> None:
         """`process` has installed the state of a copy, which is said to be of that edition."""
 
-    def closing(self, edition: Edition, live: Sequence[SimulatedProcess], retained: int | None) -> None:
-        """The controller is about to publish that an edition is closed; copies may go back to `retained`."""
+    def closing(self, edition: Edition, live: Sequence[SimulatedProcess], view: View, retained: int | None) -> None:
+        """The controller is about to publish `view`, which closes an edition; copies may go back to `retained`."""
 
     def adopted(self, process: SimulatedProcess, before: View | None, view: View) -> None:
         """`process` has adopted a view after the one `before`."""

@@ -566,7 +566,7 @@ class World:
         for edition in view.editions:
             if edition.closed and not known[edition.number].closed:
                 for check in self.watch.closing:
-                    check(edition, self.live(), self.controller.changes.retained)
+                    check(edition, self.live(), view, self.controller.changes.retained)
 
     def _end(self, why: str) -> None:
         """End the run with an error, as it must if a journal that it depends on was cut."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 from ..scenario_walk import WORLDS, wander
 from ..walk import Walked
 from . import balance as balance
-from . import code_changes as code_changes
 from . import copies as copies
 from . import early as early
 from . import feeding as feeding
@@ -158,8 +157,8 @@ RULES: tuple[ProtocolRule, ...] = (
         "The view of a state",
         "A state names the view in which it was cut, and is held until its site has that view: that view says which "
         "edition of the code a state at its position is of (rule 43).",
-        (Removal(code_changes.install_a_state_of_a_later_view, "a change and a move", 234),),
-        "Nothing else needs it. A state has no floors and names no other copy, only absolute positions.",
+        argument="It is held because all messages are (rule 11). A state has no floors and names no other copy, only "
+        "absolute positions; what it needs of the view is which edition of the code its position is of.",
     ),
     ProtocolRule(
         11,

@@ -11,7 +11,7 @@ from ...protocols import pooler as pooler_module
 from ...protocols.change_messages import Reconfigure
 from ...protocols.changes import Changes
 from ...protocols.fh_cons import FhCons
-from ...protocols.messages import PeerMessage, State, View
+from ...protocols.messages import View
 from ...protocols.node import Node
 from ...protocols.pooler import Pooler
 from .patch import Patch
@@ -33,17 +33,6 @@ def change_each_stage_at_its_own_position(patch: Patch) -> None:
 def take_a_state_at_the_change_for_a_new_one(patch: Patch) -> None:
     """A state at the position of a change is taken for one of the new edition, and is not migrated."""
     patch.put(View, "edition_of_state", View.edition_at)
-
-
-def install_a_state_of_a_later_view(patch: Patch) -> None:
-    """A state is installed when it arrives, also by a site that lacks its donor's view."""
-    own = Node.is_from_a_member
-
-    def is_from_a_member(node: Node, message: PeerMessage) -> bool:
-        is_early = isinstance(message, State) and message.view > node.number > 0
-        return own(node, replace(message, view=node.number) if is_early else message)
-
-    patch.put(Node, "is_from_a_member", is_from_a_member)
 
 
 # --- what is held, and what answers -----------------------------------------------------------------------
