@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from ..protocols.controller import Controller
 from ..protocols.messages import Ack, Attach, Consume, Data, Edition, Move, PeerMessage, Pull, Stop, View
 from .dataflow import OperatorState, Row, Scenario
 
-if TYPE_CHECKING:
-    from .process import SimulatedProcess
-
+CheckedProcess: TypeAlias = Any  # A SimulatedProcess, whose module imports this one; checkers name the class.
 CopyPlace = tuple[int, int]  # Stage, partition.
 
 
@@ -25,48 +23,48 @@ class Checker:
     claim = ""
     compares_with_the_plain_run = False  # Then it may skip what is known to be as in the plain run.
 
-    def attached(self, process: SimulatedProcess, sender: str, attach: Attach) -> None:
+    def attached(self, process: CheckedProcess, sender: str, attach: Attach) -> None:
         """`process` is about to ask `sender` to feed it."""
 
-    def stopped(self, process: SimulatedProcess, sender: str, stop: Stop) -> None:
+    def stopped(self, process: CheckedProcess, sender: str, stop: Stop) -> None:
         """`process` is about to ask `sender` to stop feeding it."""
 
-    def delivered(self, process: SimulatedProcess, data: Data) -> None:
+    def delivered(self, process: CheckedProcess, data: Data) -> None:
         """A frame is about to be delivered to `process`."""
 
-    def acknowledging(self, process: SimulatedProcess, ack: Ack) -> None:
+    def acknowledging(self, process: CheckedProcess, ack: Ack) -> None:
         """An ack is about to be delivered to `process`; when it has been, it is `accepted`."""
 
-    def given(self, process: SimulatedProcess, work: Consume | Pull) -> None:
+    def given(self, process: CheckedProcess, work: Consume | Pull) -> None:
         """`process` has been given a piece of work."""
 
-    def numbering(self, seen: Mapping[str, int], process: SimulatedProcess, pull: Pull) -> None:
+    def numbering(self, seen: Mapping[str, int], process: CheckedProcess, pull: Pull) -> None:
         """An ingress is about to number rows; `seen` has the highest number at each live node and in each sink."""
 
-    def accepted(self, process: SimulatedProcess, message: PeerMessage) -> None:
+    def accepted(self, process: CheckedProcess, message: PeerMessage) -> None:
         """`process` has taken a message of another node and has not refused it."""
 
-    def answered(self, process: SimulatedProcess, stage: int) -> None:
+    def answered(self, process: CheckedProcess, stage: int) -> None:
         """The operator, sink or source of `stage` has finished a piece of work, and `process` has acted on it."""
 
     def consumed(
-        self, process: SimulatedProcess, work: Consume, partition: int, rows: list[Row], state: OperatorState
+        self, process: CheckedProcess, work: Consume, partition: int, rows: list[Row], state: OperatorState
     ) -> None:
         """`process` has run `partition` over `rows` and is about to be in `state`."""
 
-    def installed(self, process: SimulatedProcess, place: CopyPlace) -> None:
+    def installed(self, process: CheckedProcess, place: CopyPlace) -> None:
         """`process` is about to install the state of a copy."""
 
-    def resumed(self, process: SimulatedProcess, place: CopyPlace, edition: int) -> None:
+    def resumed(self, process: CheckedProcess, place: CopyPlace, edition: int) -> None:
         """`process` has installed the state of a copy, which is said to be of that edition."""
 
-    def closing(self, edition: Edition, live: Sequence[SimulatedProcess], view: View, retained: int | None) -> None:
+    def closing(self, edition: Edition, live: Sequence[CheckedProcess], view: View, retained: int | None) -> None:
         """The controller is about to publish `view`, which closes an edition; copies may go back to `retained`."""
 
-    def adopted(self, process: SimulatedProcess, before: View | None, view: View) -> None:
+    def adopted(self, process: CheckedProcess, before: View | None, view: View) -> None:
         """`process` has adopted a view after the one `before`."""
 
-    def settled(self, controller: Controller, live: Sequence[SimulatedProcess]) -> None:
+    def settled(self, controller: Controller, live: Sequence[CheckedProcess]) -> None:
         """Nothing is left to happen, and no partition was lost."""
 
     def published(self, scenario: Scenario, before: View, view: View) -> None:
@@ -78,16 +76,16 @@ class Checker:
     def doubted(self, view: View, doubted: Sequence[str], removed: Sequence[str]) -> None:
         """In `view`, the controller had reason to doubt some live nodes, and has declared `removed` dead."""
 
-    def lost(self, live: Sequence[SimulatedProcess], view: View, places: Sequence[CopyPlace]) -> None:
+    def lost(self, live: Sequence[CheckedProcess], view: View, places: Sequence[CopyPlace]) -> None:
         """The controller has reported that these places are lost; `view` is the last one published."""
 
-    def alone(self, scenario: Scenario, live: Sequence[SimulatedProcess]) -> None:
+    def alone(self, scenario: Scenario, live: Sequence[CheckedProcess]) -> None:
         """Nothing is left to happen but the start of a controller, and no node waits for one."""
 
-    def standing(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
+    def standing(self, scenario: Scenario, live: Sequence[CheckedProcess], view: View) -> None:
         """Slow sites stand still since they were marked, and nothing else is left to happen."""
 
-    def at_rest(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
+    def at_rest(self, scenario: Scenario, live: Sequence[CheckedProcess], view: View) -> None:
         """Nothing is left to happen, and no partition was lost; `view` is the last one."""
 
     def violated(self, what: str) -> Violated:
