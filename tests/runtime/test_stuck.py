@@ -62,10 +62,10 @@ class Opening(flux.Operator):
     output: ClassVar = {"k": "int64"}
 
     def open(self, context: flux.Context) -> None:
-        if context.partition > 0:
+        if context.partition == 1:
             hang(Path(context.parameters["go"]))
 
-    def process(self, batch: flux.Batch) -> flux.Batch:
+    def process(self, batch: flux.Batch) -> flux.Batch | None:
         return batch.emit({"k": batch["k"]})
 
 
