@@ -24,7 +24,9 @@ _ROW = re.compile(r"\* - ``flux\.protocols\.messages\.([\w.]+)``\n\s+- ``([\w.]+
 _NEWER = {
     "Ack": {"reached": 0},
     "Hello": {"version": VERSION},
-    "View": {"follows": None, "slow": {"set": []}},
+    "View": {"follows": None, "slow": {"set": []}, "editions": []},
+    "Consume": {"edition": 0},
+    "Install": {"edition": 0},
     "Pull": {"given_upto": 0},
     "Sourced": {"counts": []},
     "Consumed": {"most": 0, "counts": []},

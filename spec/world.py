@@ -532,7 +532,9 @@ class World:
                     raise Violated(f"views have no gaps: {effect.to} has {effect.after}, and the journal has {there}")
                 self._post(CONTROLLER, [(effect.to, view) for view in views])
             elif isinstance(effect, Ask):
-                assert all(map(self.controller.view.alive, effect.to)), f"the dead among {effect.to} are asked"
+                # The view of that moment: later effects of the same step may publish another, in which one is dead.
+                view = self.journal[-1] if self.journal else self.controller.view
+                assert all(map(view.alive, effect.to)), f"the dead among {effect.to} are asked"
                 self._post(CONTROLLER, [(node, effect.message) for node in effect.to])
                 if isinstance(effect.message, Bind):
                     self._count_proposal(effect.message)

@@ -26,14 +26,14 @@ _LOOP = "trio._core._run"
 _FRAMES_MAX = 20
 _PARTITIONS_MAX = 10
 
-Place = str | Callable[[], str]  # Where a call is; a function may be called from another thread.
+CallPlace = str | Callable[[], str]  # Where a call is; a function may be called from another thread.
 
 
 @dataclass(frozen=True, eq=False)
 class _Call:
     """A call of user code: a job, or what is called and for which rows."""
 
-    what: Consume | tuple[str, Place]
+    what: Consume | tuple[str, CallPlace]
     at_s: float
 
 
@@ -46,7 +46,7 @@ class StuckWatch:
         self._calls: dict[int, _Call] = {}  # By thread.
         self._reported: _Call | None = None
 
-    def begin(self, what: Consume | tuple[str, Place]) -> None:
+    def begin(self, what: Consume | tuple[str, CallPlace]) -> None:
         """Note that this thread calls code of the user: for a job, or what, and for which rows."""
         self._calls[threading.get_ident()] = _Call(what, time.monotonic())
 
@@ -55,7 +55,7 @@ class StuckWatch:
         self._calls.pop(threading.get_ident(), None)
 
     @contextmanager
-    def calling(self, what: str, place: Place) -> Iterator[None]:
+    def calling(self, what: str, place: CallPlace) -> Iterator[None]:
         """Note that this thread calls code of the user, until the block ends: what, and for which rows."""
         self.begin((what, place))
         try:

@@ -67,7 +67,8 @@ def report_what_was_consumed(patch: Patch) -> None:
 def number_views_on(patch: Patch) -> None:
     """A restarted controller numbers views from the last one in its journal, and nodes compare only numbers."""
     own = Controller.__init__
-    patch.put(Controller, "__init__", lambda controller, view, at_once=1, _=1: own(controller, view, at_once))
+    begin = lambda controller, view, at_once=1, _=1, lead=2: own(controller, view, at_once, 1, lead)  # noqa: E731
+    patch.put(Controller, "__init__", begin)
     patch.put(Node, "follows", lambda node, view: _is_next(node, view) and view.alive(node.name))
     patch.put(Node, "follows_another", lambda node, view: False)
 

@@ -174,8 +174,8 @@ def test_a_full_pool_shows_as_back_pressure_of_its_edge(balance: str) -> None:
 
         wait_until(lambda: waited(step="Sums", to="sink 0") > 0.5, "no site waits for the sink")
         wait_until(lambda: waited(step="ingress", to="Sums") > 0.5, "the source does not wait")
+        wait_until(lambda: run.metrics().total("flux_pool_rows", step="Sums") >= 500, "no pool is seen full")
         metrics = run.metrics()
-        assert metrics.total("flux_pool_rows", step="Sums") >= 500
         assert metrics.total("flux_pool_rows_max", step="Sums", site="site-1") == 500
         assert 0 < metrics.total("flux_rows_total", step="Sums") <= metrics.total("flux_input_rows_total")
         run.stop()

@@ -14,7 +14,7 @@ import pytest
 from flux.commands.main import main
 from flux.protocols.buffer import Buffer
 from flux.spec import check
-from flux.spec.check import DEEP, DEEP_WALKS, QUICK, QUICK_WALKS, QUICK_WANDERS, CheckPart
+from flux.spec.check import DEEP, DEEP_WALKS, QUICK, QUICK_CHANGING, QUICK_WALKS, QUICK_WANDERS, CheckPart
 from flux.spec.scenario_walk import WORLDS
 
 
@@ -22,8 +22,8 @@ def test_the_quick_check_finds_nothing(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["spec", "check", "--quick", "--json"]) == 0
     checked = json.loads(capsys.readouterr().out)
     assert checked["violations"] == []
-    assert checked["worlds"] == len(QUICK) + QUICK_WALKS + len(WORLDS) * QUICK_WANDERS
-    assert checked["large"] == QUICK_WALKS
+    assert checked["worlds"] == len(QUICK) + QUICK_WALKS + QUICK_CHANGING + len(WORLDS) * QUICK_WANDERS
+    assert checked["large"] == QUICK_WALKS + QUICK_CHANGING
     assert set(checked["explored"]) == set(QUICK)
     assert min(checked["states"], checked["transitions"], checked["events"], checked["faults"], checked["probes"]) > 0
 

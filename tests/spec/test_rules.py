@@ -188,6 +188,7 @@ NOT_IN_A_WORLD: dict[Row, str] = {
     (Controller, Bound, "is_not_connected"): "a real node says nothing before its hello, and in a world it is rare",
     (Controller, AbortChange, "is_pending"): "a wish: nothing is wrong if it is ignored",
     (Controller, AttemptOverdue, "keeps_others_waiting"): "the same: in a world each attempt ends by itself",
+    (Node, Unbind, "is_what_it_is_bound_to"): "the view of the next change frees the node; no world was found yet",
     (Egress, Merged, "always"): "it has one cohort, and never asks for a merge",
     (
         Controller,
@@ -218,7 +219,6 @@ RARE: dict[Row, tuple[str, int]] = {
     (Node, Prepare, "always"): ("a change", 0),
     (Node, Rehearsed, "always"): ("a change", 0),
     (Node, Bind, "is_of_this_view"): ("a change", 0),
-    (Node, Unbind, "is_what_it_is_bound_to"): ("a change that is aborted", 0),
     (Node, Unbind, "is_over"): ("a change that is aborted", 0),
     (Ingress, Sourced, "goes_too_far"): ("a change of slow readers", 0),
     (Controller, Hello, "is_late"): ("two restarts", 2956),

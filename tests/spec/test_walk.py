@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flux.protocols.fh_cons import FhCons
-from flux.spec.check import QUICK_WALKS
+from flux.spec.check import QUICK_CHANGING, QUICK_WALKS
 from flux.spec.dataflow import EGRESS, INGRESS
 from flux.spec.process import CONTROLLER, role_of
 from flux.spec.replay import main
@@ -23,6 +23,12 @@ from flux.spec.story import LINES
 from flux.spec.walk import REPLAY, replay, scenario_of, shrink, story, walk
 
 WORLDS = range(QUICK_WALKS, QUICK_WALKS + 120)  # After those of the quick check.
+NO_CHOICES = {"send", "lost", "ends", "outcome", "checkpoint"}  # Of a random world; a small one has checkpoints.
+CHANGING = (
+    *range(QUICK_CHANGING, QUICK_CHANGING + 20),
+    1312,
+    2055,
+)  # The last two accused a controller that was right.
 TRACED = 60  # Of these, the ones whose traces are compared: enough for every kind of fault.
 
 
@@ -35,11 +41,13 @@ def test_random_worlds_obey_the_invariants() -> None:
         crashed += any(choice[0] == "crash" for choice in walked.choices)
         lost += walked.lost
         happened |= {(kind, role_of(name).partition("-")[0]) for kind, name, _ in walked.choices}
+    for seed in CHANGING:
+        changing = walk(seed, changes=True)
+        assert changing.violation is None, str(changing)
+        happened |= {(kind, role_of(name).partition("-")[0]) for kind, name, _ in changing.choices}
     assert crashed > len(WORLDS) // 3, "most worlds must see a crash"
     assert 0 < lost < len(WORLDS) // 2, "few worlds should lose a partition: they end early"
-    assert {kind for kind, _ in happened} == LINES.keys() - {"send", "lost", "ends"}, (
-        "everything that may happen must happen"
-    )
+    assert {kind for kind, _ in happened} == LINES.keys() - NO_CHOICES, "everything that may happen must happen"
     assert {role for kind, role in happened if kind == "crash"} == {INGRESS, EGRESS, CONTROLLER, "site"}
     assert {role for kind, role in happened if kind == "restart"} == {INGRESS, EGRESS, CONTROLLER}
 
@@ -56,8 +64,9 @@ def test_the_same_seed_gives_the_same_trace_whatever_the_order_of_hash_tables() 
     program = (
         "from flux.spec.walk import story, walk\n"
         f"for seed in range({TRACED}):\n"
-        "    walked = walk(seed)\n"
-        "    print(walked.choices, story(walked.scenario, walked.choices))\n"
+        "    for changes in (False, True):\n"
+        "        walked = walk(seed, changes=changes)\n"
+        "        print(walked.choices, story(walked.scenario, walked.choices))\n"
     )
     traces = [
         subprocess.run(
@@ -69,7 +78,7 @@ def test_the_same_seed_gives_the_same_trace_whatever_the_order_of_hash_tables() 
         for hash_seed in ("1", "2")
     ]
     assert traces[0] == traces[1]
-    for kind in LINES.keys() - {"send", "lost", "ends"}:
+    for kind in LINES.keys() - NO_CHOICES:
         assert f"('{kind}', ".encode() in traces[0], f"there is no {kind} in these worlds"
     for who in (INGRESS, EGRESS, CONTROLLER):
         assert f"\n{who} is started again\n".encode() in traces[0]
