@@ -67,7 +67,10 @@ def report_what_was_consumed(patch: Patch) -> None:
 def number_views_on(patch: Patch) -> None:
     """A restarted controller numbers views from the last one in its journal, and nodes compare only numbers."""
     own = Controller.__init__
-    begin = lambda controller, view, at_once=1, _=1, lead=2: own(controller, view, at_once, 1, lead)  # noqa: E731
+
+    def begin(controller: Controller, view: View, at_once: int = 1, _: int = 1, lead: int = 2) -> None:
+        own(controller, view, at_once, 1, lead)
+
     patch.put(Controller, "__init__", begin)
     patch.put(Node, "follows", lambda node, view: _is_next(node, view) and view.alive(node.name))
     patch.put(Node, "follows_another", lambda node, view: False)
