@@ -14,10 +14,12 @@ from .driver.status import Status
 from .model.batch import Batch
 from .model.operator import Context, KeyedOperator, Operator, PooledOperator
 from .model.punctuation import Punctuation
+from .reconfigure import Change, change
 from .run import Run
 from .types.deprecated import find_old_modules, renamed_attributes
 from .types.errors import (
     AuthError,
+    ChangeError,
     DataLost,
     FluxError,
     NoSites,
@@ -36,6 +38,8 @@ __all__ = [
     "AsyncRun",
     "AuthError",
     "Batch",
+    "Change",
+    "ChangeError",
     "Context",
     "DataLost",
     "Dataflow",
@@ -55,6 +59,7 @@ __all__ = [
     "StateError",
     "Status",
     "Stream",
+    "change",
     "open_cluster",
     "operators",
     "sinks",

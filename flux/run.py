@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ import pyarrow as pa
 import trio
 
 from .controller.controller_process import ControllerProcess
+from .driver.change_request import SCHEDULERS, StepRequest
 from .driver.launcher import Runnable
 from .driver.local import registry
 from .driver.local.driver import Driver
@@ -34,6 +35,7 @@ from .driver.run_state import INPUTS_TIMEOUT_S, RunState, StateTransfer
 from .driver.status import Status
 from .plan import Plan
 from .plan.plan import CONTROLLER, EGRESS, INGRESS
+from .reconfigure import Change
 from .sinks import Collect, Sink
 from .site import crash_points
 from .site.config import ProcessConfig, place_of
@@ -42,7 +44,7 @@ from .site.ingress.ingress_process import IngressProcess
 from .site.worker import Worker
 from .sources import Source
 from .storage.disk import disk_error
-from .types.errors import FluxError, NoSites, PlanError, SourceEnded
+from .types.errors import ChangeError, FluxError, NoSites, PlanError, SourceEnded
 from .wire import address
 from .wire.secret import new_secret
 
@@ -263,6 +265,44 @@ class Run:
         `TimeoutError` if it takes longer than `timeout` seconds; the transfers go on then.
         """
         self._await_drained(self._begin_drain(site), timeout, self._await)
+
+    def reconfigure(
+        self, changes: Mapping[str, StepRequest], scheduler: str = "sn", timeout: float | None = 60
+    ) -> Change:
+        """Change code and parameters of steps while rows flow: rows up to a position by the old, all others by the new.
+
+        ``run.reconfigure({"Sessions": flux.change(timeout=30)})`` names steps and what becomes of them. Output is that
+        of a plain run that changes its code at `change.position`, the same row for all steps. It returns when the
+        change is committed and each partition has a live copy past that row, or the stream has ended. `ChangeError`
+        says why it cannot be made, also if it is not committed within `timeout` seconds; then nothing has changed.
+
+        The `scheduler` says which position is chosen: "sn" the next that no step has reached, and "epoch" the next of
+        the ingress, after all rows that are in flight.
+        """
+        return self._reconfigure(self._await, changes, scheduler, timeout)
+
+    def _reconfigure(
+        self, wait: Wait, changes: Mapping[str, StepRequest], scheduler: str, timeout: float | None
+    ) -> Change:
+        assert self._driver is not None
+        if scheduler not in SCHEDULERS:
+            raise ChangeError(f"scheduler is one of {', '.join(map(repr, SCHEDULERS))}, got {scheduler!r:.100}")
+        known = self._driver.change_code(changes, scheduler)
+        what = f"change {known.number} of the code"
+
+        def is_decided(run_state: RunState) -> bool:
+            return known.is_decided or run_state.ended
+
+        try:
+            wait(is_decided, timeout, what)
+        except TimeoutError:
+            self._driver.give_up_change(known.number)
+            wait(is_decided, None, what)  # Only the controller knows, or the next one.
+        if not known.is_committed:
+            reason = known.reason or "the stream has ended"
+            raise ChangeError(f"{', '.join(known.steps)}: {reason}")
+        wait(lambda run_state: known.first_at is not None or run_state.ended, None, what)
+        return Change(known, lambda until, within: wait(lambda _: until(), within, f"{what} to be complete"))
 
     def status(self) -> Status:
         """Return a snapshot: processes, whether all partitions have their copies, rows, rates and failures."""

@@ -184,6 +184,7 @@ class Stream:
             partitions=1,
             level=self._level,
             output=schema,
+            rows=self._schema,
         )
         tails = tuple(self._flow.add(partial(StepNode, parent=tail, step=step)) for tail in self._tails)
         return replace(self, _tails=tails, _schema=schema, _level=self._level + is_one_to_many)
@@ -313,6 +314,7 @@ class Stream:
             level=self._level,
             output=output_of(operator, parameters, root.columns, self._schema),
             route=route_to_check(self._tails[0], root) if getattr(made, "is_by_key", False) else None,
+            rows=self._schema,
         )
         check_event_time(name, getattr(made, "event_time", None), step.output)
         added = self._add_operator(step)

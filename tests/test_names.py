@@ -20,6 +20,7 @@ CLASSES = {
     **dict.fromkeys(("Violated", "World", "Fault"), THESIS),
     "Table": "flux.sources.Table is public; the other is a table of the thesis",
     "Stream": "flux.Stream and flux.spark.Stream are both public, and each is one in its own world",
+    "Change": "flux.Change is what a user gets; the other is a change that makes a mutant",
     "Report": "flux.Report is what a user gets; wire.reports.Report is the union of what processes report",
 }
 # Modules whose name stands twice.

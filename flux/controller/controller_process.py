@@ -22,7 +22,7 @@ import trio
 
 from ..balance import BalancePolicy, make_policy
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
-from ..protocols.change_messages import Ask, ChangeReport, ReportChange
+from ..protocols.change_messages import Ask, ChangeReport, Passed, ReportChange
 from ..protocols.controller import Controller
 from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import (
@@ -49,6 +49,7 @@ from ..types.errors import DataLost, FluxError
 from ..wire import frames, membership, reports
 from ..wire.connections import let_in
 from ..wire.link import Link, accept_loop
+from .change_watch import ChangeWatch
 from .copy_comparison import CopyComparison
 from .divergence import Difference
 from .drain import is_empty, moves_off
@@ -101,6 +102,7 @@ class ControllerProcess:
         self._crashes = crash_points.watch(CONTROLLER, self._flush)
         self._unusable: FluxError | None = None
         self._balance: LoadBalance | None = None
+        self._changes = ChangeWatch(self._step, self._report)
         try:
             self._views = views or ViewJournal(config.directory / JOURNAL)
         except FluxError as error:
@@ -304,6 +306,8 @@ class ControllerProcess:
         before = self.machine.view
         if self._crashes is not None:
             self._crashes.step(message)
+        if isinstance(message, Passed):
+            self._changes.note_passed(message, before)
         try:
             effects = self.machine.step(message)
         except Fenced as fenced:
@@ -332,8 +336,9 @@ class ControllerProcess:
             elif isinstance(effect, Ask):
                 for node in effect.to:
                     self._send_to(node, membership.ForMachine(message=effect.message))
+                self._changes.note_asked(effect, self._nursery)
             elif isinstance(effect, ReportChange):
-                self._log(f"change {effect.number} is {effect.outcome}: position={effect.position} {effect.reason}")
+                self._changes.note_decided(effect)
             else:
                 assert isinstance(effect, Lost), f"the controller cannot {effect}"
                 self._report_lost(effect)
@@ -466,6 +471,10 @@ class ControllerProcess:
                 case reports.SpareSites(sites=sites):
                     self._spares |= frozenset(sites)
                     self._set_roles()
+                case reports.RequestChange() as wanted:
+                    self._changes.request(wanted)
+                case reports.GiveUpChange() as unwanted:
+                    self._changes.give_up(unwanted)
                 case reports.CompareCopies():
                     self._nursery.start_soon(self._compare_at_end)
                 case command:

@@ -105,6 +105,10 @@ class Report:
     # Each has the `kept_rows` that were kept for it at most, the times in which the source waited for it all the same,
     # as `waits` with a `when_s` and an `until_s`, and how many of its copies were given up: `given_up`.
     slow: list[dict[str, Any]] = field(default_factory=list)
+    # The changes of code that were asked for; of very many, the last 1,000. Each has its `number`, `steps`, `scheduler`
+    # and `when_s`, the `position` of the last row of the old code, or why it was `refused`, and in seconds since then
+    # `committed_after_s`, `delay_s` (each partition has a live copy past it) and `complete_s` (all copies are).
+    changes: list[dict[str, Any]] = field(default_factory=list)
     # The time around each of the last three failures, in intervals of 10 ms, in which a short gap shows.
     close_ups: list[list[Interval]] = field(default_factory=list)
 
@@ -128,6 +132,7 @@ class Report:
             "moves": [dict(move) for move in self.moves],
             "rounds": [dict(each) for each in self.rounds],
             "slow": [dict(each) for each in self.slow],
+            "changes": [dict(each) for each in self.changes],
             "timeline": _plain_intervals(self.timeline),
             "close_ups": [_plain_intervals(intervals) for intervals in self.close_ups],
         }

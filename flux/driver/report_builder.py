@@ -37,6 +37,7 @@ def make_report(name: str, run_state: RunState, tables: list[pa.Table]) -> Repor
         moves=moves,
         rounds=rounds,
         slow=slow,
+        changes=run_state.known_changes.to_plain(started_at),
         timeline=run_state.history.timeline(started_at, _events(run_state, failures, moves, rounds)),
         name=name,
         inputs=run_state.history.input_rows,
@@ -79,6 +80,7 @@ def _events(
         events.append((interval * INTERVAL_S, f"partitions transferred from {donor} to {to}: {count}"))
     for each in rounds:
         events.append((each["when_s"], f"balance round {each['round']} begins, moves: {each['moves']}"))
+    events += run_state.known_changes.events(run_state.started_at or 0.0)
     events += run_state.balance.events(run_state.started_at or 0.0)
     return sorted(events, key=lambda event: event[0])
 

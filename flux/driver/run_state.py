@@ -20,6 +20,7 @@ from . import actions
 from .balance_log import BalanceLog
 from .dropped_rows import DroppedRows
 from .history import History
+from .known_changes import KnownChanges
 from .measured import EventTotals, Measured
 from .processes import Process
 
@@ -75,6 +76,8 @@ _ROLES: dict[type[reports.Report], str] = {
     reports.RoundChanged: CONTROLLER,
     reports.CopiesBegun: CONTROLLER,
     reports.CopiesCompared: CONTROLLER,
+    reports.ChangeDecided: CONTROLLER,
+    reports.ChangePassed: CONTROLLER,
 }
 
 
@@ -106,6 +109,7 @@ class RunState:
     changes: list[tuple[float, str]] = field(default_factory=list)  # Of which sites there are, as the user wanted.
     dropped_rows: DroppedRows = field(default_factory=DroppedRows)
     balance: BalanceLog = field(default_factory=BalanceLog)
+    known_changes: KnownChanges = field(default_factory=KnownChanges)
     measured: Measured = field(init=False)
     events: EventTotals = field(default_factory=EventTotals)
     stopped: set[str] = field(default_factory=set)  # Nodes that have ended as commanded.
@@ -148,6 +152,10 @@ class RunState:
                 self.balance.apply_round(report, now)
             case reports.CopiesBegun():
                 self.balance.apply_begun(report)
+            case reports.ChangeDecided():
+                self.known_changes.apply_decided(report)
+            case reports.ChangePassed():
+                self.known_changes.apply_passed(report)
             case reports.ProcessStuck():
                 self.stuck[report.node] = report.text
                 text = report.text or "the code that had not returned has: it goes on"

@@ -19,11 +19,25 @@ from ..model.plain_calls import check_sync_methods
 from ..types.errors import PlanError
 from ..wire.state_types import StateTypes
 from .hosted import ROW_WAS, Hosted
+from .hosted_editions import HostedEditions, StepEdition
 from .per_key import NAN, PerKey, keys_within
 from .per_partition import PerPartition
 from .pooled import Pooled
+from .state_change import StateChange
 
-__all__ = ["NAN", "ROW_WAS", "Hosted", "checked_operator", "host", "keys_within"]
+__all__ = [
+    "NAN",
+    "ROW_WAS",
+    "Hosted",
+    "HostedEditions",
+    "StateChange",
+    "StepEdition",
+    "checked_operator",
+    "host",
+    "hosted_editions",
+    "keys_within",
+    "operator_form",
+]
 
 
 class _Form(NamedTuple):
@@ -48,6 +62,16 @@ def host(step: OperatorStep) -> Hosted:
     hosted = form.hosted(step, getattr(declaring, "state_in_memory", True))
     hosted.words = _state_types(kind, step.name)
     return hosted
+
+
+def hosted_editions(step: OperatorStep) -> HostedEditions:
+    """Return the host for a step whose code may change."""
+    return HostedEditions(step, host)
+
+
+def operator_form(factory: Any, name: str) -> type[Any]:
+    """Return the base class of the operator: `Operator`, `KeyedOperator` or `PooledOperator`."""
+    return _form_of(operator_class(factory, name), factory, name).base
 
 
 def checked_operator(factory: Any, name: str) -> Any:

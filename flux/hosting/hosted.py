@@ -17,6 +17,7 @@ from ..types.infer import PartialSchema, concat, extend_schema
 from ..types.to_python import format_row
 from ..wire.state_types import PLAIN, StateTypes
 from .key_check import check_key_kept
+from .state_change import StateChange
 
 ROW_WAS = "; the row was "
 _ADVICE = 'Fix the operator, or let on_error="skip" drop and count the rows for which it raises'
@@ -29,6 +30,7 @@ class Hosted:
     """
 
     words: StateTypes = PLAIN  # The types of which the state consists.
+    has_instance_by_partition = False  # Whether each partition has an operator of its own.
 
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         self.step = step
@@ -93,6 +95,49 @@ class Hosted:
     def end_trans(self, pid: int) -> None:
         """Call `end_trans` when the transfer is done and nothing refers to the state (thesis fig. 3.9)."""
         raise NotImplementedError
+
+    def words_of(self, pid: int) -> StateTypes:
+        """Return the types of which the state of a partition consists."""
+        return self.words
+
+    # Changes of code.
+
+    def take_over(self, before: Hosted, pid: int, change: StateChange) -> None:
+        """Take a partition over from the host of the edition before this one, with its state as it is here."""
+        before.init_trans(pid)
+        state = before.get_partition_state(pid)
+        self.init_trans(pid)
+        for piece in state if isinstance(state, GeneratorType) else [state]:
+            self.install_partition_state(pid, self.changed(pid, piece, change))
+        before.end_trans(pid)
+        self.end_trans(pid)
+        before.drop_partition(pid)
+
+    def changed(self, pid: int, piece: Any, change: StateChange) -> Any:
+        """Return a piece of state of the edition before as it is in this one."""
+        if piece is None or change.is_none:
+            return piece
+        if change.migrate is not None:
+            return self._call(pid, None, change.migrate, piece)
+        return self._call(pid, None, self.operator(pid).upgrade_state, piece, change.from_version)
+
+    def operator(self, pid: int) -> Any:
+        """Return the user's operator that has a partition."""
+        raise NotImplementedError
+
+    def go_on_as(self, step: OperatorStep) -> None:
+        """Go on as the next edition, with the state of all partitions as it is."""
+        self.step = step
+        self.on_change(None, step)
+
+    def on_change(self, pid: int | None, step: OperatorStep) -> None:
+        """Have the operator of a partition, or the only one, go on as `step` says."""
+        operator = self.operator(-1 if pid is None else pid)
+        self._call(pid, None, operator.on_change, step.context(pid if self.has_instance_by_partition else None))
+
+    def change_some_state(self) -> bool:
+        """Change some state that is still of an edition before; return whether there was any."""
+        return False
 
     def take_late(self) -> dict[int, int]:
         return {}  # See PooledOperator.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from ..model.zoned_keys import wrap_zoned
 from ..types.errors import RAISED, FluxError, OperatorError, PlanError, StateError
 from ..types.to_python import UNREPRESENTABLE, first_unrepresentable, to_python
 from .hosted import Hosted
+from .state_change import ChangingStates, StateChange
 
 NAN = float("nan")
 _PIECE_KEYS = 8_192  # In one piece of state: read, sent and installed in a few milliseconds.
@@ -124,11 +126,19 @@ class PerKey(Hosted):
 
     def get_partition_state(self, pid: int) -> Any:
         held = self._states[pid]
+        if isinstance(held, ChangingStates):
+            return self._changed_pieces(pid, held)
         if self._timers is not None:
             held = self._timers.states_with(pid, held)
         if not held:
             return None
         return self._piece(pid, list(held.items())) if len(held) <= _PIECE_KEYS else self._pieces_of(pid, held)
+
+    def _changed_pieces(self, pid: int, held: ChangingStates) -> Iterator[Any]:
+        """Yield the pieces of a state after the rest of it was changed: in a fork, if a fork reads it."""
+        yield None  # A state without keys, too, adds the partition to the other site.
+        held.change_all()
+        yield from self._pieces_of(pid, held if self._timers is None else self._timers.states_with(pid, held))
 
     def _pieces_of(self, pid: int, held: dict[tuple[Any, ...], Any]) -> Iterator[Any]:
         entries = iter(held.items())
@@ -158,6 +168,41 @@ class PerKey(Hosted):
         held.update((key, kept) for key, kept in zip(keys, state["states"], strict=True) if kept is not None)
         if self._timers is not None:
             self._timers.install(pid, keys, state["timers"])
+
+    def operator(self, pid: int) -> Any:
+        return self._instance
+
+    def changed(self, pid: int, piece: Any, change: StateChange) -> Any:
+        """Return a piece with the state of each of its keys changed; a key whose state becomes None has only timers."""
+        if piece is None or change.is_none:
+            return piece
+        return piece | {"states": [self._changed_state(pid, change, state) for state in piece["states"]]}
+
+    def _changed_state(self, pid: int, change: StateChange, state: Any) -> Any:
+        return super().changed(pid, state, change)
+
+    def take_over(self, before: Hosted, pid: int, change: StateChange) -> None:
+        """Take over a partition; the state of a key is changed when it has a row or a timer, or when there is time."""
+        assert isinstance(before, PerKey)
+        states = before._states.pop(pid, {})
+        if not change.is_none:
+            states = ChangingStates(states, partial(self._changed_state, pid, change))
+        self._states[pid] = states
+        self._key_schema = self._key_schema or before._key_schema
+        if before._timers is not None:
+            if self._timers is None:
+                before._timers.drop(pid)
+            elif self._timers is not before._timers:
+                self._timers.adopt(pid, before._timers)
+
+    def change_some_state(self) -> bool:
+        for pid, states in self._states.items():
+            if isinstance(states, ChangingStates):
+                states.change_some()
+                if not states.before:
+                    self._states[pid] = dict(states)
+                return True
+        return False
 
     def init_trans(self, pid: int) -> None:
         self._call_optional(pid, self._instance, "init_trans")

@@ -11,10 +11,13 @@ import numpy as np
 from ..model.batch import Batch
 from ..model.operator import Operator, OperatorStep, Punctuation
 from .hosted import Hosted
+from .state_change import StateChange
 
 
 class PerPartition(Hosted):
     """An `Operator`: an instance for each partition."""
+
+    has_instance_by_partition = True
 
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         super().__init__(step, state_in_memory)
@@ -35,9 +38,12 @@ class PerPartition(Hosted):
         self._opened = pid
         instance: Operator = self._new_operator(pid)
         self._call(pid, None, instance.open, self.step.context(pid))
+        self._hold(pid, instance)
+        return instance
+
+    def _hold(self, pid: int, instance: Operator) -> None:
         self._instances[pid] = instance
         self._has_on_punctuation |= getattr(instance.on_punctuation, "__func__", None) is not Operator.on_punctuation
-        return instance
 
     def _instance(self, pid: int) -> Operator:
         held = self._instances.get(pid)
@@ -124,6 +130,17 @@ class PerPartition(Hosted):
     def _get_or_add(self, pid: int) -> Operator:
         """Return the partition's instance; a new one if its first state is about to be installed."""
         return self._instances[pid] if pid in self._instances else self._add(pid)
+
+    def operator(self, pid: int) -> Any:
+        return self._get_or_add(pid)
+
+    def take_over(self, before: Hosted, pid: int, change: StateChange) -> None:
+        if not change.keeps:
+            super().take_over(before, pid, change)
+            return
+        assert isinstance(before, PerPartition)
+        self._hold(pid, before._instances.pop(pid))
+        self.on_change(pid, self.step)
 
     def init_trans(self, pid: int) -> None:
         self._call_optional(pid, self._get_or_add(pid), "init_trans")

@@ -99,6 +99,9 @@ class Pooled(Hosted):
     def drop_partition(self, pid: int) -> None:
         self._call(pid, None, self._instance.drop_partition, pid)
 
+    def operator(self, pid: int) -> Any:
+        return self._instance
+
 
 def _takes_punctuations(operator: Any) -> bool:
     """Return whether `process_with_punctuations` is up to date: no subclass overrides the other methods alone."""

@@ -282,6 +282,8 @@ class OperatorStep:
     kept: Retained | None = None
     # The `Route` that assigned rows to partitions, if the host must check that rows still belong to theirs.
     route: Any = None
+    # The schema of its input, if it is known.
+    rows: Any = None
 
     def context(self, partition: int | None = None) -> Context:
         return Context(dict(self.parameters), partition, self.partitions, self.name, self.key_columns)

@@ -157,6 +157,11 @@ class Timers:
             for time in some:
                 timers.set(key, time)
 
+    def adopt(self, pid: int, other: Timers) -> None:
+        """Take over the timers of a partition from those of another instance."""
+        if pid in other._of:
+            self._of[pid] = other._of.pop(pid)
+
     def drop(self, pid: int) -> None:
         """Drop the timers of a partition that has moved to another site."""
         self._of.pop(pid, None)

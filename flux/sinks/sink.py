@@ -41,6 +41,10 @@ class Sink:
     def flush(self) -> None:
         """Make visible to readers what was written, if `write` alone does not."""
 
+    def takes(self, schema: pa.Schema) -> bool:
+        """Return whether rows may have these columns from some row on, after others: code before the sink changes."""
+        return False
+
     def interrupt(self) -> None:
         """End the wait of a blocked `write`, which may raise: the run stops. Called from any thread."""
 
@@ -53,6 +57,9 @@ class Null(Sink):
 
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
         pass
+
+    def takes(self, schema: pa.Schema) -> bool:
+        return True
 
 
 def check_alike(first: pa.Schema | None, now: pa.Schema) -> pa.Schema:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import trio
 
+from ..protocols.change_messages import Rehearse
 from ..protocols.messages import Consume, Effect, State
 from ..protocols.node import Node
 from ..wire.frames import BadFrame
@@ -40,6 +41,14 @@ class Role(Protocol):
     def carry_out(self, effect: Effect) -> None:
         """Carry out an effect that only this role knows."""
         raise AssertionError(f"{type(self).__name__} cannot carry out {effect!r}")
+
+    async def rehearse(self, asked: Rehearse) -> str:
+        """Prepare a change of code; return why it cannot be made, or nothing."""
+        return ""
+
+    def tidy(self) -> bool:
+        """Do some of what can wait until there is time; return whether there was anything."""
+        return False
 
     def on_command(self, command: Command) -> None:
         """Obey a command of the driver that only this role knows."""

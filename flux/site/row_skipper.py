@@ -29,6 +29,7 @@ from ..model.skipped_rows import skipped_row
 from ..types.errors import OperatorError, StateError
 from ..types.to_python import format_row
 from ..wire.state_codec import decode, encode
+from ..wire.state_types import StateTypes
 
 KEPT_MIN_BYTES = 4 << 20  # At least so much input is kept before the state is saved again.
 _MARK_BYTES = 100  # About what a punctuation takes.
@@ -64,7 +65,6 @@ class RowSkipper(Hosted):
     def __init__(self, inner: Hosted, keeps_rows: bool = False) -> None:
         super().__init__(inner.step, inner.state_in_memory)
         self._inner = inner
-        self.words = inner.words
         self._counts: dict[int, int] = {}  # Of the partitions that are held.
         self._saved: dict[int, _Saved] = {}
         self._saved_bytes = 0
@@ -128,6 +128,14 @@ class RowSkipper(Hosted):
 
     def learn(self, output: Any) -> None:
         self._inner.learn(output)
+
+    def words_of(self, pid: int) -> StateTypes:
+        return self._inner.words_of(pid)
+
+    def forget_saved(self, partitions: Iterable[int]) -> None:
+        """Forget the saved states of partitions whose code changes: they are saved anew before the next rows."""
+        for pid in partitions:
+            self._forget(pid)
 
     # Counts of skipped rows.
 
@@ -228,7 +236,7 @@ class RowSkipper(Hosted):
         try:
             state = self._inner.get_partition_state(pid)
             pieces = list(state) if isinstance(state, GeneratorType) else [state]
-            packed = encode(pieces, f"step {self.step.name!r}, partition {pid}", words=self.words)
+            packed = encode(pieces, f"step {self.step.name!r}, partition {pid}", words=self.words_of(pid))
         except StateError as error:
             raise StateError(
                 'on_error="skip" restores the state when an operator raises, so it must be one that can be '
@@ -246,7 +254,7 @@ class RowSkipper(Hosted):
     def _restore(self, pid: int) -> None:
         self._inner.drop_partition(pid)
         self._inner.init_trans(pid)
-        for piece in decode(self._saved[pid].packed, words=self.words):
+        for piece in decode(self._saved[pid].packed, words=self.words_of(pid)):
             self._inner.install_partition_state(pid, piece)
         self._inner.end_trans(pid)
 

@@ -193,6 +193,8 @@ class Shell:
                 # Twice, so that readers and writers woken by the first turn have run by the second.
                 await trio.lowlevel.checkpoint()
                 await trio.lowlevel.checkpoint()
+            elif self.role.tidy():
+                await trio.lowlevel.checkpoint()
             else:
                 self._wake = trio.Event()
                 self.meter.pool_waits.begin(self.node)
@@ -241,10 +243,12 @@ class Shell:
             # If there is no controller now, the next one will ask.
             self.peers.controller.send(membership_frame(FromMachine(message=effect.message)))
         elif isinstance(effect, Rehearse):
-            problem = "this release of Flux does not change code while a dataflow runs"
-            self.enqueue(Rehearsed(number=effect.number, problem=problem))
+            self.nursery.start_soon(self._rehearse, effect)
         else:
             self.role.carry_out(effect)
+
+    async def _rehearse(self, asked: Rehearse) -> None:
+        self.enqueue(Rehearsed(number=asked.number, problem=await self.role.rehearse(asked)))
 
     def _send(self, effect: Send) -> None:
         message = effect.message

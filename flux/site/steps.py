@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-from ..hosting import Hosted, host
+from ..hosting import Hosted, HostedEditions, StepEdition, hosted_editions
 from ..model.batch import Batch
 from ..model.punctuation import Punctuation
 from ..model.skipped_rows import SkippedRows
@@ -32,7 +32,8 @@ class Steps:
         self._stage = stage
         self._parents = segment.parents
         self._taps = frozenset(plan.edges[edge].tap for edge in plan.outputs(stage)).union(further_taps)
-        self.hosted: list[Hosted] = [host(step) for step in segment.steps]
+        self.editions: list[HostedEditions] = [hosted_editions(step) for step in segment.steps]
+        self.hosted: list[Hosted] = list(self.editions)
         # The place of the rows that are skipped, if they are a stream: the last step.
         has_skipped = bool(segment.steps) and segment.steps[-1].factory is SkippedRows
         self._skipped_place = len(segment.steps) - 1 if has_skipped else None
@@ -53,6 +54,36 @@ class Steps:
     def _place_of_opening(self, step: Hosted, held: Sequence[int]) -> str:
         one = step.partition_opened
         return f"stage {self._stage}, {list_partitions(held if one is None else [one])}, it is opened"
+
+    # Changes of code.
+
+    def begin(self, number: int, partitions: Iterable[int]) -> None:
+        """Process rows of the edition of this number next, of these partitions."""
+        for editions, step in zip(self.editions, self.hosted, strict=True):
+            begun = editions.begin(number, partitions)
+            if begun and isinstance(step, RowSkipper):
+                step.forget_saved(begun)
+
+    def expect(self, partition: int, number: int) -> None:
+        """Note that the state of a partition, which is about to be installed, is of this edition."""
+        for editions in self.editions:
+            editions.expect(partition, number)
+
+    def add_edition(self, number: int, changed: Mapping[int, tuple[StepEdition, Hosted | None]]) -> None:
+        """Add an edition in which these steps change; each may have a host that was opened for it."""
+        for place, (edition, opened) in changed.items():
+            self.editions[place].add(number, edition, opened)
+
+    def forget_before(self, number: int) -> None:
+        """Forget the code before this edition: no partition will be of it any more."""
+        for editions in self.editions:
+            editions.forget_before(number)
+
+    def change_some_state(self) -> bool:
+        """Change some state that is still of an edition before; return whether there was any."""
+        return any(editions.change_some_state() for editions in self.editions)
+
+    # Rows.
 
     def process(self, rows: Batch | None, punctuations: Sequence[Punctuation] = (), place: int = INPUT) -> StepOutputs:
         """Return what is emitted for the rows of an input and the punctuations among them.

@@ -23,6 +23,7 @@ from ..exchange.rows import SN, Rows
 from ..exchange.stage_output import route_output
 from ..model.batch import Batch
 from ..model.punctuation import Punctuation
+from ..protocols.change_messages import Rehearse
 from ..protocols.inspection import cohorts, consumed, oldest_cohort
 from ..protocols.messages import Consume, Consumed, Drop, Effect, Install, State
 from ..protocols.node import Node
@@ -51,6 +52,7 @@ from .digests import Digests, Skips
 from .emitted_rows import EmittedRows
 from .role import Role
 from .shell import Shell
+from .site_changes import SiteChanges
 from .spill import TRANSFER_POOLS_MAX
 from .state_transfer.copy_transfer import CopyTransfer
 from .state_transfer.partition_copy import CopyInstaller
@@ -84,6 +86,7 @@ class Worker(Role):
         self._checks: dict[int, StateCheck] = {}
         self._installer = CopyInstaller()
         self._transfer = CopyTransfer(self.shell, self._segments, self._digests, self._types)
+        self._changes = SiteChanges(self.shell, self._segments, self._transfer.may_fork, self._installed)
 
     async def run(self) -> None:
         """Live until the driver sends `StopProcess`."""
@@ -97,7 +100,7 @@ class Worker(Role):
             self._segments[stage].open(held, self.shell.watch.calling)
             if self.shell.meter.is_balanced:
                 self._segments[stage].time_partitions()
-            self._types |= {(stage, number): step.words for number, step in enumerate(self._segments[stage])}
+            self._types |= {(stage, number): step.words for number, step in enumerate(self._segments[stage].editions)}
             is_paired = self._plan.segment(stage).copies > 1
             if is_paired or (self._plan.policy.is_balanced and stage not in self._plan.pinned_stages):
                 place_of = partial(self._transfer.place_of, stage)
@@ -161,6 +164,17 @@ class Worker(Role):
         self.shell.meter.note_moving(time.monotonic() - began_s)
         return False
 
+    async def rehearse(self, asked: Rehearse) -> str:
+        return await self._changes.prepare(asked)
+
+    def _installed(self, stage: int) -> list[int]:
+        """Return the partitions of a stage whose states are here, whole."""
+        held = [p for of, own in cohorts(self.shell.node) if of == stage for p in own.partitions]
+        return sorted(p for p in held if self._installer.has_all(stage, p))
+
+    def tidy(self) -> bool:
+        return self._changes.change_some_state()
+
     def perform(self, job: Consume) -> None:
         began_s = time.monotonic()
         whole = self._inputs[job.stage].merged(job)
@@ -169,6 +183,8 @@ class Worker(Role):
         punctuations = [replace(each, partitions=job.partitions) for each in whole.punctuations]
         self._note_watermark(job, punctuations)
         rows = whole.batch
+        self._changes.follow()
+        self._segments[job.stage].begin(job.edition, job.partitions)
         outputs = self._segments[job.stage].process(rows, punctuations)
         self._crash_note.end()
         body = route_output(self._outputs[job.stage], outputs, whole.punctuations)
@@ -252,6 +268,8 @@ class Worker(Role):
         if isinstance(effect, (Install, Drop)) and effect.stage in self._checks:
             self._checks[effect.stage].forget(effect.partition)
         if isinstance(effect, Install):
+            self._changes.follow()
+            self._segments[effect.stage].expect(effect.partition, effect.edition)
             self._digests[effect.stage].put(effect.partition, effect.body.digest, effect.body.beyond)
             self.shell.meter.put_row_total(effect.stage, effect.partition, effect.body.rows)
             if effect.stage in self._emitted:

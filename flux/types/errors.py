@@ -15,6 +15,7 @@ from typing import Any
 __all__ = [
     "RAISED",
     "AuthError",
+    "ChangeError",
     "DataLost",
     "FluxError",
     "NoSites",
@@ -148,6 +149,14 @@ class AuthError(FluxError):
     """A peer did not prove that it knows the run's secret, or this process could not prove it to the peer."""
 
 
+class ChangeError(FluxError):
+    """A change of code was refused, and nothing has changed; `reason` says why."""
+
+    @property
+    def reason(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
 class NoSites(FluxError):
     """There is no live site, or too few, to hold the partitions."""
 
@@ -169,7 +178,7 @@ def _partition_name(partition: Any) -> str:
 
 _BY_NAME: dict[str, type[FluxError]] = {
     kind.__name__: kind
-    for kind in (FluxError, PlanError, SourceError, SinkError, StateError, AuthError, NoSites, SourceEnded)
+    for kind in (FluxError, PlanError, ChangeError, SourceError, SinkError, StateError, AuthError, NoSites, SourceEnded)
 }
 
 

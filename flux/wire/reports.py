@@ -309,6 +309,32 @@ class RoundChanged(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeDecided(Report):
+    """What became of change `number` of the code: "committed" at `position`, "closed" there, "refused" or "superseded".
+
+    `attempts` positions were proposed for it, and copies that came to the last one waited for at most `held_s`; None if
+    this controller does not know.
+    """
+
+    number: int
+    outcome: str
+    position: int
+    reason: str
+    at: float
+    attempts: int | None = None
+    held_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePassed(Report):
+    """A live copy of each partition is past the position of change `number`; if `complete`, all copies are."""
+
+    number: int
+    complete: bool
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDead(Report):
     """A node is dead since `at`; one that fell silent gave its last sign of life at `seen_at`."""
 
@@ -398,6 +424,23 @@ class SpareSites(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestChange(Command):
+    """To the controller: change the code of `stages` as `spec` says; the number is above that of every one before."""
+
+    number: int
+    stages: frozenset[int]
+    spec: bytes
+    scheduler: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUpChange(Command):
+    """To the controller: give up change `number`, unless it is committed."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompareCopies(Command):
     """To the controller: the stream has ended; report whether all copies have emitted the same."""
 
@@ -432,7 +475,7 @@ def on_clock_of_reader(report: Report, now: float) -> Report:
     match report:
         case RowsNumbered():
             return replace(report, log=tuple((now, upto, rows) for _, upto, rows in report.log))
-        case ViewPublished():
+        case ViewPublished() | ChangePassed() | ChangeDecided():
             return replace(report, at=now)
         case NodeDead(seen_at=float(seen_at)):
             return replace(report, at=now, seen_at=now - (report.at - seen_at))

@@ -24,6 +24,9 @@ class _Role:
     def perform(self, job: Consume) -> None:
         self.performed.append(job)
 
+    def tidy(self) -> bool:
+        return False
+
 
 def job() -> Consume:
     return Consume(stage=1, cohort=0, partitions=frozenset({0}), after=0, upto=1, frames=())

@@ -11,12 +11,13 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import trio
 
+from ...plan.change_spec import write_spec
 from ...plan.plan import CONTROLLER, EGRESS, INGRESS
 from ...sinks import Collect, Sink
 from ...site.config import ProcessConfig
@@ -28,7 +29,9 @@ from ...wire.connections import let_in
 from ...wire.link import Link, accept_loop
 from ...wire.requests import COMMAND, Request, read_request
 from .. import actions
+from ..change_request import ChangeBuilder, StepRequest
 from ..failures import settle_if_due
+from ..known_changes import KnownChange
 from ..metric_families import make_metrics
 from ..metrics import Metrics
 from ..metrics_endpoint import MetricsEndpoint
@@ -81,6 +84,8 @@ class Driver:
         self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
         self._over: dict[str, trio.Event] = {}  # Set when nothing more can arrive on the link.
         self._poison_rows = PoisonRowDetector(config.plan)
+        self._builder = ChangeBuilder(config.plan, sinks)
+        self._changing = threading.Lock()
         self.stopping = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._up = threading.Event()
@@ -118,6 +123,35 @@ class Driver:
             process = self._live_site(name)
         self.call_in_thread(lambda: self.ask_to_drain(name))
         return process
+
+    def change_code(self, wanted: Mapping[str, StepRequest], scheduler: str) -> KnownChange:
+        """Request a change of code of the controller; `ChangeError` if it cannot be made."""
+        with self._changing:
+            self.wait(lambda run_state: all(each.is_decided for each in run_state.known_changes.unsettled()), None)
+            now_s = time.monotonic()
+            with self.changed:
+                known = self.run_state.known_changes
+                number = known.last + 1
+                made = self._builder.build(number, wanted, known.steps())
+                command = reports.RequestChange(
+                    number=number,
+                    stages=frozenset(stage for (stage, _), each in made.items() if each.since == number),
+                    spec=write_spec(made.values()),
+                    scheduler=scheduler,
+                )
+                change = KnownChange(number, tuple(wanted), scheduler, command, made, now_s)
+                known.add(change)
+        self.run_in_thread(lambda: self._send_to_controller(command))
+        return change
+
+    def give_up_change(self, number: int) -> None:
+        """Have the controller give up a change, unless it is committed."""
+        self.run_in_thread(lambda: self._send_to_controller(reports.GiveUpChange(number=number)))
+
+    def _send_to_controller(self, command: reports.Command) -> None:
+        """Send a command to the controller, if there is one now: the next one is sent all changes that are open."""
+        if CONTROLLER in self._links:
+            self._links[CONTROLLER].send(reports.command_frame(command))
 
     def sites_without(self, name: str) -> list[str]:
         """Return the live sites besides `name` that are not drained; `ValueError` if `name` is not a live site."""
@@ -287,6 +321,8 @@ class Driver:
                 if self.run_state.ended:
                     self._compare_copies()
                 self._send_spares()
+                for change in self.run_state.known_changes.unsettled():
+                    link.send(reports.command_frame(change.command))
                 for site in self.run_state.draining:
                     link.send(reports.command_frame(reports.DrainSite(site=site)))
             if self.stopping:

@@ -86,7 +86,7 @@ class CopyTransfer:
         values = partial(copy_values, message, partition, own, steps, digest, consumed_rows)
         for step in steps:
             step.init_trans(partition)
-        snapshot = self._snapshotters[message.stage].take(values, owner, self._may_fork(message.stage))
+        snapshot = self._snapshotters[message.stage].take(values, owner, self.may_fork(message.stage))
         for step in steps:
             step.end_trans(partition)
         sent = StateSent(
@@ -100,7 +100,7 @@ class CopyTransfer:
         )
         self._shell.nursery.start_soon(self._send_chunks, snapshot, link, sent, began)
 
-    def _may_fork(self, stage: int) -> bool:
+    def may_fork(self, stage: int) -> bool:
         """Return whether a fork can read the states of a stage: they are in memory, and it would wait for no thread."""
         if stage not in self._can_fork:
             steps = self._segments[stage].hosted

@@ -62,8 +62,9 @@ def copy_values(
 def state_values(stage: int, number: int, step: Hosted, partition: int) -> Iterator[Any]:
     """Yield the values of the state of step `number`: one, or a generator's pieces, each installed by its own call."""
     state = step.get_partition_state(partition)
+    words = step.words_of(partition)
     for piece in state if isinstance(state, GeneratorType) else [state]:
-        yield [number, TypedState(stage, number, piece, step.words) if step.words else piece]
+        yield [number, TypedState(stage, number, piece, words) if words else piece]
 
 
 def read_copy(arrival: Arrival, edges: Sequence[Sequence[int]], words: TypesByStep = _NO_WORDS) -> State:
@@ -166,6 +167,10 @@ class CopyInstaller:
         if place is not None:
             self._install(place)
         return place is not None
+
+    def has_all(self, stage: int, partition: int) -> bool:
+        """Whether nothing is left to install of a copy."""
+        return (stage, partition) not in self._left
 
     def finish(self, stage: int, partition: int) -> None:
         """Install all that is left of a copy at once."""

@@ -81,10 +81,10 @@ class Snapshotter:
         if not may_fork or not self._forks_left:
             return _Copy(items(values(), whose))
         if not self._is_slow:
-            budget = _Budget()
+            budget = Budget()
             try:
                 return _Copy(items(values(), whose, budget.note))
-            except _TooMuch:
+            except TooMuch:
                 pass
             finally:
                 self._is_slow = budget.time_is_spent()
@@ -98,11 +98,11 @@ class ForkKilled(SnapshotLost):
     """The fork was killed. Another one may live: a copy in place needs more memory still."""
 
 
-class _TooMuch(Exception):
+class TooMuch(Exception):
     """The state is more than little."""
 
 
-class _Budget:
+class Budget:
     """What a copy may cost."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Budget:
     def note(self, size_bytes: int) -> None:
         self._bytes += size_bytes
         if self._bytes > _LITTLE_BYTES or self.time_is_spent():
-            raise _TooMuch
+            raise TooMuch
 
 
 class _Copy:

@@ -17,14 +17,12 @@ from flux.protocols.messages import Block, Consume, Install, OutputRun, State
 from flux.site.state_transfer.partition_copy import CopyInstaller, CopyReceiver, copy_values, read_copy
 from flux.wire.frames import BadFrame
 from flux.wire.state_codec import Parcel
-from flux.wire.state_types import PLAIN
+from flux.wire.state_types import PLAIN, StateTypes
 from flux.wire.transfer import Arrival, items
 
 
 class Step:
     """An operator that notes what is installed."""
-
-    words = PLAIN
 
     def __init__(self, states: dict[int, Any] | None = None) -> None:
         self.installed: list[tuple[int, Any]] = []
@@ -32,6 +30,9 @@ class Step:
 
     def get_partition_state(self, partition: int) -> Any:
         return self._states[partition]
+
+    def words_of(self, partition: int) -> StateTypes:
+        return PLAIN
 
     def init_trans(self, partition: int) -> None:
         self.installed.append((partition, "begins"))

@@ -1,0 +1,173 @@
+"""Change request: checks what a user wants changed against the plan, and makes the spec of the change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from ..hosting import checked_operator
+from ..hosting.edition_code import EditionCode, hash_of, reference_to
+from ..hosting.step_editions import changed_step
+from ..model.operator import OperatorStep, output_of
+from ..plan import Plan
+from ..plan.change_spec import StepChange
+from ..plan.plan import INPUT
+from ..plan.step_places import place_of_step
+from ..protocols.change_messages import OF_INGRESS, OF_RECEIVERS
+from ..sinks import Sink
+from ..types.errors import ChangeError, FluxError
+from ..types.normalize import describe_columns
+
+SCHEDULERS = {"sn": OF_RECEIVERS, "epoch": OF_INGRESS}
+
+
+@dataclass(frozen=True)
+class StepRequest:
+    """What is to become of one step; made by `flux.change`."""
+
+    operator: Any = None
+    migrate: Any = None
+    modules: tuple[str, ...] = ()
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+Places = dict[tuple[int, int], StepChange]
+
+
+class ChangeBuilder:
+    """Makes changes of a plan; `code` has what earlier ones have loaded."""
+
+    def __init__(self, plan: Plan, sinks: Sequence[Sink]) -> None:
+        self._plan = plan
+        self._sinks = sinks
+        self._code = EditionCode()
+
+    def build(self, number: int, wanted: Mapping[str, StepRequest], now: Places) -> Places:
+        """Return all changed steps of the stages of change `number`, by stage and place; `now` is what they are."""
+        if not wanted:
+            raise ChangeError("reconfigure({...}) names steps and what is to become of them; it names none")
+        places: dict[tuple[int, int], StepRequest] = {}
+        for name, request in wanted.items():
+            if not isinstance(request, StepRequest):
+                raise ChangeError(f"reconfigure({{{name!r}: ...}}) takes flux.change(...), got {request!r:.200}")
+            places[place_of_step(self._plan, name)] = request
+        stages = {stage for stage, _ in places}
+        made = {place: change for place, change in now.items() if place[0] in stages}
+        outputs: dict[tuple[int, int], Any] = {}  # Of the steps whose output changes.
+        for place in sorted(places):
+            made[place], output = self._changed(number, place, places[place], now, outputs)
+            if output is not None:
+                self._check_takers(place, output, places)
+                outputs[place] = output
+        return made
+
+    def _changed(
+        self,
+        number: int,
+        place: tuple[int, int],
+        request: StepRequest,
+        now: Places,
+        outputs: Mapping[tuple[int, int], pa.Schema],
+    ) -> tuple[StepChange, pa.Schema | None]:
+        """Return a changed step, and the columns that it emits if these are others than before."""
+        planned, last = self._planned(place), now.get(place)
+        operator, migrate = "", ""
+        fresh = dict.fromkeys(request.modules, "")
+        if request.operator is not None:
+            operator = reference_to(request.operator, f"the operator for step {planned.name!r}")
+            fresh[operator.partition(":")[0]] = ""
+        if request.migrate is not None:
+            migrate = reference_to(request.migrate, f"migrate= for step {planned.name!r}")
+            fresh[migrate.partition(":")[0]] = ""
+        sources = tuple((module, hash_of(module)) for module in sorted(fresh))
+        if request.operator is None and last is not None:
+            operator, of_operator = last.operator, last.sources
+        else:
+            of_operator = sources if operator else ()
+        change = StepChange(
+            stage=place[0],
+            place=place[1],
+            since=number,
+            operator=operator,
+            sources=of_operator,
+            migrate=migrate,
+            migrate_sources=sources if migrate else (),
+            parameters=({} if last is None else last.parameters) | request.parameters,
+            output=b"",
+        )
+        return self._with_output(change, planned, self._step(planned, last), outputs)
+
+    def _with_output(
+        self,
+        change: StepChange,
+        planned: OperatorStep,
+        before: OperatorStep,
+        outputs: Mapping[tuple[int, int], pa.Schema],
+    ) -> tuple[StepChange, pa.Schema | None]:
+        """Return the change with the columns that the step will emit, and these if they are others than before."""
+        factory = self._code.load(change.operator, change.sources) if change.operator else planned.factory
+        try:
+            checked_operator(factory, planned.name)
+            rows = self._input_of(change, outputs) or planned.rows
+            output = output_of(factory, planned.parameters | change.parameters, planned.key_columns, rows)
+        except FluxError as error:
+            raise ChangeError(str(error)) from error
+        if output is not None:
+            change = replace(change, output=output.serialize().to_pybytes())
+        changed_step(planned, before, change, self._code)  # It raises if the state cannot be taken over.
+        known = output if output is not None else before.output
+        is_new = output is not None and isinstance(before.output, pa.Schema) and not output.equals(before.output)
+        if before.output is None and output is not None:
+            is_new = True  # It was inferred, so what takes it does not know it either.
+        return change, known if is_new else None
+
+    def _input_of(self, change: StepChange, outputs: Mapping[tuple[int, int], pa.Schema]) -> pa.Schema | None:
+        """Return the columns that a step takes, if this change makes them others."""
+        parent = self._plan.segment(change.stage).parents[change.place]
+        if parent >= 0:
+            return outputs.get((change.stage, parent))
+        edges = [edge for edge in self._plan.edges if edge.consumer == change.stage]
+        return next((outputs[e.producer, e.tap] for e in edges if (e.producer, e.tap) in outputs), None)
+
+    def _check_takers(self, place: tuple[int, int], output: pa.Schema, places: Iterable[tuple[int, int]]) -> None:
+        """Raise unless all that takes the new columns of a step changes with it, or takes them as they are."""
+        (stage, own), name = place, self._planned(place).name
+        segment = self._plan.segment(stage)
+        takers = [(stage, number) for number, parent in enumerate(segment.parents) if parent == own]
+        for edge in self._plan.edges:
+            if (edge.producer, edge.tap) != (stage, own):
+                continue
+            if edge.consumer in self._plan.sink_stages:
+                sink = self._sinks[self._plan.sink_stages.index(edge.consumer)]
+                if not sink.takes(output):
+                    raise ChangeError(
+                        f"step {name!r} would emit {describe_columns(output)}, and the sink {type(sink).__name__} "
+                        "takes what it has taken from the start. Jsonl, Callback and Null take other columns, Parquet "
+                        "takes further ones"
+                    )
+                continue
+            for column in edge.route.columns:
+                if column not in output.names:
+                    raise ChangeError(f"step {name!r} would not emit {column!r}, by which the exchange after it routes")
+            parents = self._plan.segment(edge.consumer).parents
+            takers += [(edge.consumer, number) for number, parent in enumerate(parents) if parent <= INPUT]
+        missing = [self._planned(taker).name for taker in takers if taker not in places]
+        if missing:
+            raise ChangeError(
+                f"step {name!r} would emit other columns, {describe_columns(output)}: all that takes them changes with "
+                f"it. Name {', '.join(map(repr, missing))} in the same reconfigure({{...}})"
+            )
+
+    def _planned(self, place: tuple[int, int]) -> OperatorStep:
+        return self._plan.segment(place[0]).steps[place[1]]
+
+    def _step(self, planned: OperatorStep, last: StepChange | None) -> OperatorStep:
+        """Return a step as the last change left it."""
+        if last is None:
+            return planned
+        factory = self._code.load(last.operator, last.sources) if last.operator else planned.factory
+        output = planned.output if last.schema is None else last.schema
+        return replace(planned, factory=factory, parameters=planned.parameters | last.parameters, output=output)

@@ -1,0 +1,123 @@
+"""Code changes as a driver knows them: what was asked for, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..plan.change_spec import StepChange
+from ..protocols.change_messages import CLOSED, COMMITTED
+from ..wire import reports
+from ..wire.frames import BadFrame
+
+CHANGES_MAX = 1_000  # A report has the last changes, up to this number.
+
+
+@dataclass
+class KnownChange:
+    """Change `number`; times are of the driver's clock, None before."""
+
+    number: int
+    steps: tuple[str, ...]
+    scheduler: str
+    command: reports.RequestChange
+    made: dict[tuple[int, int], StepChange]  # All steps of its stages that differ from the plan, by stage and place.
+    requested_at: float
+    is_committed: bool = False
+    position: int | None = None
+    reason: str | None = None  # Why it was refused.
+    committed_at: float | None = None
+    first_at: float | None = None  # A live copy of each partition was past it.
+    complete_at: float | None = None  # All copies were.
+    is_closed: bool = False
+    attempts: int | None = None
+    held_s: float | None = None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is known what became of it."""
+        return self.is_committed or self.reason is not None
+
+    def to_plain(self, started_at: float) -> dict[str, Any]:
+        """Return it as JSON types; times are seconds since the start of the run, or since it was asked for."""
+
+        def after(at: float | None) -> float | None:
+            return None if at is None else at - self.requested_at
+
+        return {
+            "number": self.number,
+            "steps": list(self.steps),
+            "scheduler": self.scheduler,
+            "when_s": self.requested_at - started_at,
+            "position": self.position,
+            "refused": self.reason,
+            "committed_after_s": after(self.committed_at),
+            "delay_s": after(self.first_at),
+            "complete_s": after(self.complete_at),
+            "held_s": self.held_s,
+            "attempts": self.attempts,
+        }
+
+
+@dataclass
+class KnownChanges:
+    """The changes of a run by number, and the steps as the last committed ones left them."""
+
+    by_number: dict[int, KnownChange] = field(default_factory=dict)
+    last: int = 0
+
+    def add(self, change: KnownChange) -> None:
+        """Add a change that is about to be requested."""
+        self.by_number[change.number] = change
+        self.last = change.number
+        while len(self.by_number) > CHANGES_MAX:
+            del self.by_number[min(self.by_number)]
+
+    def steps(self) -> dict[tuple[int, int], StepChange]:
+        """Return the steps that differ from the plan now, by stage and place."""
+        made: dict[tuple[int, int], StepChange] = {}
+        for number in sorted(self.by_number):
+            if self.by_number[number].is_committed:
+                made |= self.by_number[number].made
+        return made
+
+    def unsettled(self) -> list[KnownChange]:
+        """Return the changes of which a controller that was started again may know more."""
+        return [change for change in self.by_number.values() if change.reason is None and not change.is_closed]
+
+    def to_plain(self, started_at: float) -> list[dict[str, Any]]:
+        """Return the changes as JSON types, for a report."""
+        return [change.to_plain(started_at) for change in self.by_number.values()]
+
+    def events(self, started_at: float) -> list[tuple[float, str]]:
+        """Return the events of a timeline: the changes that were committed."""
+        return [
+            (change.committed_at - started_at, f"{', '.join(change.steps)} changed at row {change.position}")
+            for change in self.by_number.values()
+            if change.committed_at is not None
+        ]
+
+    def apply_decided(self, report: reports.ChangeDecided) -> None:
+        """Note what became of a change."""
+        change = self._change(report.number)
+        if report.outcome in (COMMITTED, CLOSED):
+            if not change.is_committed:
+                change.committed_at = report.at
+            change.is_committed, change.position = True, report.position
+            change.is_closed = change.is_closed or report.outcome == CLOSED
+            change.held_s = report.held_s if change.held_s is None else change.held_s
+        elif not change.is_committed:
+            change.reason = report.reason or report.outcome
+        change.attempts = report.attempts if change.attempts is None else change.attempts
+
+    def apply_passed(self, report: reports.ChangePassed) -> None:
+        """Note that copies are past a change."""
+        change = self._change(report.number)
+        change.first_at = report.at if change.first_at is None else change.first_at
+        if report.complete and change.complete_at is None:
+            change.complete_at = report.at
+
+    def _change(self, number: int) -> KnownChange:
+        if number not in self.by_number:
+            raise BadFrame(f"expected a report of one of the changes up to {self.last}, got one of number {number}")
+        return self.by_number[number]

@@ -1,0 +1,292 @@
+"""Code changes while rows flow, in real processes: output is that of a plain run that changes at the same row.
+
+It takes half a minute: each run goes on until what is to happen in it has happened.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import flux
+from flux.run import Run
+
+KEYS = 97
+RATE = 15_000
+MORE_ROWS = 4_000  # After the last thing that happens.
+
+
+class Numbers:
+    """Rows without end, until the test says where it is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, first: int, count: int) -> dict[str, Any] | None:
+        end = int(self.path.read_text()) if self.path.exists() else first + count
+        return {"k": [number % KEYS for number in range(first, min(end, first + count))]} if first < end else None
+
+    def end(self, run: Run) -> flux.Report:
+        """Let the stream end soon, and return the report."""
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(str(run.status().inputs + MORE_ROWS))
+        fresh.rename(self.path)
+        return run.wait(120)
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Numbers:
+    return Numbers(tmp_path / "end")
+
+
+class Sums(flux.KeyedOperator):
+    output: ClassVar = {"k": "int64", "n": "int64"}
+
+    def open(self, context: flux.Context) -> None:
+        self.by = context.parameters.get("by", 1)
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        state = (state or 0) + self.by
+        return state, [{"k": row.k, "n": state}]
+
+
+class SumsByPartition(flux.Operator):
+    output: ClassVar = {"k": "int64", "n": "int64"}
+
+    def open(self, context: flux.Context) -> None:
+        self.by = context.parameters.get("by", 1)
+        self.sums: dict[int, int] = {}
+
+    def process(self, batch: flux.Batch) -> Any:
+        made = []
+        for key in batch["k"].tolist():
+            self.sums[key] = self.sums.get(key, 0) + self.by
+            made.append(self.sums[key])
+        return batch.emit({"k": batch["k"], "n": made})
+
+    def get_state(self) -> Any:
+        return sorted(self.sums.items())
+
+    def install_state(self, state: Any) -> None:
+        self.sums = dict(state)
+
+
+class PooledSums(flux.PooledOperator):
+    output: ClassVar = {"k": "int64", "n": "int64"}
+
+    def open(self, context: flux.Context) -> None:
+        self.by = context.parameters.get("by", 1)
+        self.sums: dict[tuple[int, int], int] = {}
+
+    def on_change(self, context: flux.Context) -> None:
+        self.by = context.parameters.get("by", 1)
+
+    def process(self, batch: flux.Batch) -> Any:
+        made = []
+        for place in zip(batch.partition.tolist(), batch["k"].tolist(), strict=True):
+            self.sums[place] = self.sums.get(place, 0) + self.by
+            made.append(self.sums[place])
+        return batch.emit({"k": batch["k"], "n": made})
+
+    def get_partition_state(self, pid: int) -> Any:
+        return [[key, value] for (of, key), value in sorted(self.sums.items()) if of == pid]
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        self.sums |= {(pid, key): value for key, value in state}
+
+    def drop_partition(self, pid: int) -> None:
+        self.sums = {place: value for place, value in self.sums.items() if place[0] != pid}
+
+
+def flow_of(numbers: Numbers, operator: Any, **parameters: Any) -> flux.Dataflow:
+    flow = flux.Dataflow("changing")
+    source = flow.source(flux.sources.Generator(numbers, rate=RATE))
+    source.exchange("k", partitions=8).apply(operator, **parameters).sink(flux.sinks.Collect())
+    return flow
+
+
+def expected(rows: int, steps: dict[int, Callable[[int], int]]) -> list[tuple[int, int]]:
+    """Return the sums of a plain run: after each position, what becomes of the sum of a row's key."""
+    sums: dict[int, int] = {}
+    cuts = sorted(steps)
+    made = []
+    for number in range(rows):
+        key = number % KEYS
+        step = steps[max(cut for cut in cuts if cut < number + 1)]
+        sums[key] = step(sums.get(key, 0))
+        made.append((key, sums[key]))
+    return made
+
+
+def collected(report: flux.Report) -> list[tuple[int, int]]:
+    return list(zip(report.table["k"].to_pylist(), report.table["n"].to_pylist(), strict=True))
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
+    """Return what writes the source of the module `rules_of_tests`, which sites can import."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / "rules_of_tests.py"
+
+    def write(source: str) -> Path:
+        path.write_text("from __future__ import annotations\nimport flux\n" + textwrap.dedent(source))
+        return path
+
+    yield write
+    for name in [name for name in sys.modules if name.partition("@")[0] == "rules_of_tests"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("operator", "scheduler"), [(Sums, "sn"), (Sums, "epoch"), (SumsByPartition, "sn"), (PooledSums, "sn")]
+)
+def test_parameters_change_at_one_row_in_all_copies(operator: Any, scheduler: str, numbers: Numbers) -> None:
+    with flow_of(numbers, operator).start(sites=4) as run:
+        run.wait_for_output(5_000)
+        first = run.reconfigure({operator.__name__: flux.change(by=10)}, scheduler=scheduler)
+        run.wait_for_output(first.position + 3_000)
+        run.kill("site-2")
+        second = run.reconfigure({operator.__name__: flux.change(by=1_000)}, scheduler=scheduler)
+        report = numbers.end(run)
+    assert 5_000 <= first.position < second.position < report.inputs
+    steps: dict[int, Any] = {
+        0: lambda n: n + 1,
+        first.position: lambda n: n + 10,
+        second.position: lambda n: n + 1_000,
+    }
+    assert collected(report) == expected(report.inputs, steps)
+    for change in (first, second):
+        assert change.first_s is not None and change.delay_s is not None and change.complete_s is not None
+        assert 0 < change.first_s <= change.delay_s <= change.complete_s
+    assert [each["number"] for each in report.changes] == [1, 2]
+    assert report.changes[0]["steps"] == [operator.__name__] and report.changes[1]["position"] == second.position
+
+
+def test_code_and_state_change_and_the_old_functions_stay_the_old_ones(module: Any, numbers: Numbers) -> None:
+    source = """
+        def more(n):
+            return n + {by}
+
+        class Totals(flux.KeyedOperator):
+            output = {{"k": "int64", "n": "int64"}}
+            state_version = {version}
+
+            def on_tuple(self, key, row, state):
+                total = more(state["n"] if state else 0)
+                return {{"n": total}}, [{{"k": row.k, "n": total}}]
+
+        def wrapped(state):
+            return {{"n": 2 * state}}
+
+        def more_wrapped(state):
+            return {{"n": 3 * state["n"]}}
+        """
+    module(source.format(by=10, version=2))
+    with flow_of(numbers, Sums).start(sites=3) as run:
+        run.wait_for_output(5_000)
+        first = run.reconfigure({"Sums": flux.change("rules_of_tests:Totals", migrate="rules_of_tests:wrapped")})
+        run.wait_for_output(first.position + 2_000)
+        module(source.format(by=1_000, version=2))  # The module is edited while its code runs.
+        run.kill("site-1")
+        run.wait_for_output(first.position + 5_000)
+        second = run.reconfigure({"Sums": flux.change("rules_of_tests:Totals", migrate="rules_of_tests:more_wrapped")})
+        run.wait_for_output(second.position + 2_000)
+        run.add_site()  # It runs the new code.
+        run.kill("site-2")
+        report = numbers.end(run)
+    migrated: set[tuple[int, int]] = set()
+
+    def once(number: int, factor: int, by: int) -> Callable[[int, int], int]:
+        def step(key: int, n: int) -> int:
+            if (number, key) not in migrated:
+                migrated.add((number, key))
+                n = factor * n
+            return n + by
+
+        return step
+
+    sums: dict[int, int] = {}
+    steps = {0: once(0, 1, 1), first.position: once(1, 2, 10), second.position: once(2, 3, 1_000)}
+    made = []
+    for number in range(report.inputs):
+        key = number % KEYS
+        sums[key] = steps[max(cut for cut in steps if cut < number + 1)](key, sums.get(key, 0))
+        made.append((key, sums[key]))
+    assert collected(report) == made
+
+
+def refused(run: Run, changes: Any, match: str, **settings: Any) -> None:
+    with pytest.raises(flux.ChangeError, match=match) as caught:
+        run.reconfigure(changes, **settings)
+    assert caught.value.reason
+
+
+def test_what_cannot_be_changed_is_refused_and_nothing_has_changed(module: Any, numbers: Numbers) -> None:
+    path = module(
+        """
+        class Other(flux.Operator):
+            output = {"k": "int64", "n": "int64"}
+            def process(self, batch): return None
+
+        class Renamed(flux.KeyedOperator):
+            output = {"key": "int64", "n": "int64"}
+            def on_tuple(self, key, row, state): return state, None
+
+        class Second(flux.KeyedOperator):
+            output = {"k": "int64", "n": "int64"}
+            state_version = 2
+            def on_tuple(self, key, row, state): return state, None
+
+        class Raises(flux.KeyedOperator):
+            output = {"k": "int64", "n": "int64"}
+            def open(self, context): raise RuntimeError("no licence")
+            def on_tuple(self, key, row, state): return state, None
+
+        def fails(state):
+            raise ValueError("not a state that I know")
+        """
+    )
+
+    class Local(Sums):
+        pass
+
+    with flow_of(numbers, Sums).start(sites=3) as run:
+        run.wait_for_output(2_000)
+        refused(run, {"Totals": flux.change(by=2)}, "no step 'Totals'; its steps are 'Sums'")
+        refused(run, {"Sums": 7}, "takes flux.change")
+        refused(run, {}, "names none")
+        refused(run, {"Sums": flux.change(by=object())}, "plain values")
+        refused(run, {"Sums": flux.change(Local)}, "made while the program runs")
+        refused(run, {"Sums": flux.change("no_such_module_at_all:X")}, "no_such_module_at_all")
+        refused(run, {"Sums": flux.change("rules_of_tests:Nothing")}, "has no Nothing")
+        refused(run, {"Sums": flux.change("rules_of_tests:Other")}, "keeps the form")
+        refused(run, {"Sums": flux.change("rules_of_tests:Renamed")}, "the sink Collect takes")
+        refused(run, {"Sums": flux.change("rules_of_tests:Second")}, "upgrade_state")
+        refused(run, {"Sums": flux.change("rules_of_tests:Raises")}, r"site-\d: .*no licence")
+        refused(run, {"Sums": flux.change(migrate="rules_of_tests:fails")}, r"site-\d: .*not a state that I know")
+        refused(run, {"Sums": flux.change(by=3)}, "scheduler is one of", scheduler="never")
+        path.write_text("this is no Python")
+        refused(run, {"Sums": flux.change("rules_of_tests:Second")}, "SyntaxError")
+        report = numbers.end(run)
+    assert collected(report) == expected(report.inputs, {0: lambda n: n + 1})
+    assert all(each["refused"] for each in report.changes)
+
+
+@pytest.mark.parametrize("name", ["controller", "ingress", "egress", "site-3"])
+def test_a_change_and_a_death_meet(name: str, numbers: Numbers) -> None:
+    flow = flow_of(numbers, Sums)
+    with flow.start(sites=3) as run:
+        positions = [0]
+        for by in (10, 100, 1_000):
+            run.wait_for_output(positions[-1] + 2_000)
+            if by == 100:
+                run.kill(name)
+            positions.append(run.reconfigure({"Sums": flux.change(by=by)}).position)
+        report = numbers.end(run)
+    steps = [lambda n: n + 1, lambda n: n + 10, lambda n: n + 100, lambda n: n + 1_000]
+    assert collected(report) == expected(report.inputs, dict(zip(positions, steps, strict=True)))
