@@ -11,8 +11,8 @@ An attempt ends with its view, because a copy that is dead or gone in the next o
 again. Nothing of it survives the controller: a program repeats its request under the same number. While an attempt is
 open the controller makes views for deaths and arrivals only.
 
-An edition is closed when each member of its stages has consumed rows after S. Nodes state that anew in each view, since
-a view may begin copies at earlier positions.
+An edition is closed when each member of its stages, and each sink after them, has consumed rows after S: rows may have
+other columns from there on. Nodes state that anew in each view, since a view may begin copies at earlier positions.
 
 The view and the nodes that are connected belong to the controller, which passes them to this machine.
 """
@@ -241,5 +241,5 @@ def _stages_closed_after(editions: list[Edition], number: int) -> frozenset[int]
 
 
 def _members(view: View, edition: Edition) -> frozenset[str]:
-    """The nodes with copies of the edition's stages, finished or in transfer."""
-    return frozenset(node for stage in edition.stages for node in view.members(stage))
+    """The nodes with copies of the edition's stages, finished or in transfer, and of the sinks after them."""
+    return frozenset(node for stage in view.closing_stages(edition) for node in view.members(stage))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .editions import reached
+from .editions import has_passed, reached
 from .fh_cons import FhCons
 from .machine import Machine, Rule, always
 from .messages import Ahead, Consumed, Data, Effect, Merged, Position, Stopped, View
@@ -40,6 +40,10 @@ class Egress(Machine):
         """How far rows of the change of `stages` have come here (rule 46)."""
         return reached(self.cons, stages, made)
 
+    def has_passed(self, position: Position) -> bool:
+        """Whether the sink has taken rows after `position`."""
+        return has_passed(self.cons, position)
+
     # Guards.
 
     def is_what_the_sink_was_given(self, message: Consumed) -> bool:
@@ -63,7 +67,7 @@ class Egress(Machine):
         yield from self._consume()
 
     def _consume(self) -> Iterator[Effect]:
-        own, upto = self.cons.cohorts[ONLY], self.cons.frontier(ONLY)
+        own, upto = self.cons.cohorts[ONLY], self.cons.reach(ONLY)
         if own.idle and (upto > own.consumed or self.cons.has_early(ONLY)):
             work = self.cons.begin(ONLY, upto)
             yield replace(work, ahead=self.cons.ahead(0, upto))

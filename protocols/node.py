@@ -241,10 +241,11 @@ class Node(Machine):
         """Report the editions that all copies here have passed, once in each view (rule 52)."""
         assert self.view is not None
         for edition in self.view.open_editions:
-            held = [self.machines[s] for s in edition.stages if self.name in self.view.members(s)]
-            poolers = [machine for machine in held if isinstance(machine, Pooler)]
-            is_new = bool(poolers) and edition.number not in self.passed
-            if is_new and all(pooler.has_passed(edition.position) for pooler in poolers):
+            stages = self.view.closing_stages(edition)
+            held = [self.machines[s] for s in stages if self.name in self.view.members(s)]
+            machines = [machine for machine in held if not isinstance(machine, Ingress)]
+            is_new = bool(machines) and edition.number not in self.passed
+            if is_new and all(machine.has_passed(edition.position) for machine in machines):
                 self.passed |= {edition.number}
                 yield SendToController(message=Passed(node=self.name, view=self.number, number=edition.number))
 

@@ -196,7 +196,10 @@ class View:
         )
 
     def next_cut(self, stage: int, position: int, at: bool = False) -> int | None:
-        """The first position after `position`, or `at` it, at which the code of `stage` changes."""
+        """The first position after `position`, or `at` it, at which the code of `stage` changes.
+
+        For a sink it is that of any stage before it: its rows may have other columns from there on.
+        """
         cuts = [edition.position for edition in self._editions_of[stage]]
         return min([cut for cut in cuts if cut > position or (at and cut == position)], default=None)
 
@@ -229,6 +232,10 @@ class View:
                 found.add(consumer)
         return frozenset(found)
 
+    def closing_stages(self, edition: Edition) -> frozenset[int]:
+        """The stages that an edition is open for: its own, and the sinks after them."""
+        return self._closing_stages[edition.number]
+
     def lost(self) -> tuple[tuple[int, int], ...]:
         """Every (stage, partition) of an operator without a surviving copy, finished or in transfer."""
         in_transfer = {(standby.stage, standby.partition) for standby in self.standby}
@@ -248,7 +255,12 @@ class View:
 
     @cached_property
     def _editions_of(self) -> list[tuple[Edition, ...]]:
-        return [tuple(e for e in self.editions if stage in e.stages) for stage in range(len(self.copies))]
+        stages = range(len(self.copies))
+        return [tuple(e for e in self.editions if stage in self._closing_stages[e.number]) for stage in stages]
+
+    @cached_property
+    def _closing_stages(self) -> dict[int, frozenset[int]]:
+        return {e.number: e.stages.union(filter(self.is_end, self.downstream(e.stages))) for e in self.editions}
 
     @cached_property
     def _inputs(self) -> list[tuple[int, ...]]:

@@ -68,13 +68,15 @@ class StepsStop(Checker):
             return
         machine, view = process.node.machines[work.stage], process.node.view
         assert view is not None and not isinstance(machine, Ingress)
-        cuts = [(e.position, e.number) for e in view.editions if work.stage in e.stages]
+        cuts = [(e.position, e.number) for e in view.editions if work.stage in view.closing_stages(e)]
         upto = max([work.upto, *(frame.upto for frame in work.frames)]) if not work.ordered else work.upto
         crossed = [cut for cut, _ in cuts if work.after < cut < work.upto or work.upto <= cut < upto]
         edition = max((number for cut, number in cuts if cut <= work.after), default=0)
         if crossed or work.edition != edition:
             raise self.violated(f"{process.name} begins {work}, and the code changes at {cuts}")
-        forgotten = [e for e in view.editions if work.stage in e.stages and e.closed and e.position > work.after]
+        forgotten = [
+            e for e in view.editions if (e.position, e.number) in cuts and e.closed and e.position > work.after
+        ]
         if forgotten:
             raise self.violated(f"{process.name} begins {work} with code that is forgotten: {forgotten}")
         bound = process.node.proposed
@@ -145,7 +147,8 @@ class ChangesEnd(Checker):
             if process.node.view is not None and process.node.view.editions != editions:
                 raise self.violated(f"{process.name} knows {process.node.view.editions}, and not {editions}")
         for edition in controller.view.open_editions:
-            at = [through for p in live for (stage, _), through in p.through.items() if stage in edition.stages]
+            stages = controller.view.closing_stages(edition)
+            at = [through for p in live for (stage, _), through in p.through.items() if stage in stages]
             retained = changes.retained
             if min(at) > edition.position and (retained is None or retained >= edition.position):
                 raise self.violated(f"{edition} is not closed, and all copies are at {min(at)} or later")

@@ -60,7 +60,7 @@ class ChangeBuilder:
         for place in sorted(places):
             made[place], output = self._changed(number, place, places[place], now, outputs)
             if output is not None:
-                self._check_takers(place, output, places)
+                self._check_takers(place, output, self._step(self._planned(place), now.get(place)).output, places)
                 outputs[place] = output
         return made
 
@@ -132,7 +132,9 @@ class ChangeBuilder:
         edges = [edge for edge in self._plan.edges if edge.consumer == change.stage]
         return next((outputs[e.producer, e.tap] for e in edges if (e.producer, e.tap) in outputs), None)
 
-    def _check_takers(self, place: tuple[int, int], output: pa.Schema, places: Iterable[tuple[int, int]]) -> None:
+    def _check_takers(
+        self, place: tuple[int, int], output: pa.Schema, before: Any, places: Iterable[tuple[int, int]]
+    ) -> None:
         """Raise unless all that takes the new columns of a step changes with it, or takes them as they are."""
         (stage, own), name = place, self._planned(place).name
         segment = self._plan.segment(stage)
@@ -142,7 +144,7 @@ class ChangeBuilder:
                 continue
             if edge.consumer in self._plan.sink_stages:
                 sink = self._sinks[self._plan.sink_stages.index(edge.consumer)]
-                if not sink.takes(output):
+                if not sink.takes(output, before if isinstance(before, pa.Schema) else None):
                     raise ChangeError(
                         f"step {name!r} would emit {describe_columns(output)}, and the sink {type(sink).__name__} "
                         "takes what it has taken from the start. Jsonl, Callback and Null take other columns, Parquet "

@@ -8,7 +8,7 @@ this process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,14 +20,18 @@ CHUNK_ROWS = 64 << 10
 Channels = tuple[tuple[Block, ...], ...]  # For each body of a message, the channels whose rows are sent.
 
 
-def chunks(message: Data, channels: Channels) -> Iterator[tuple[Data, Channels]]:
-    """Yield the message in parts of about `CHUNK_ROWS` rows at most; bodies are cut only where they overlap."""
+def chunks(message: Data, channels: Channels, cuts: Iterable[int] = ()) -> Iterator[tuple[Data, Channels]]:
+    """Yield the message in parts of about `CHUNK_ROWS` rows at most; bodies are cut only where they overlap.
+
+    None goes across a position in `cuts`: rows may have other columns after it.
+    """
     if len(message.bodies) < 2:
         yield message, channels
         return
     spans = np.array([body.span or (message.upto + 1, message.after) for body in message.bodies], np.int64)
     after = message.after
-    for upto in [*_cuts(message, spans[:, 0].tolist()), message.upto]:
+    needed = {cut for cut in cuts if message.after < cut < message.upto}
+    for upto in sorted({*_cuts(message, spans[:, 0].tolist()), *needed, message.upto}):
         within = np.flatnonzero((spans[:, 0] <= upto) & (spans[:, 1] > after)).tolist()
         bodies = tuple(message.bodies[place] for place in within)
         yield replace(message, after=after, upto=upto, bodies=bodies), tuple(channels[place] for place in within)

@@ -7,7 +7,7 @@ with the rows as its body. Messages without rows travel in the same kind of fram
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,6 +31,11 @@ class LaneFrames:
     def __init__(self, edge_sizes: Sequence[tuple[int, int]]) -> None:
         self._edge_sizes = edge_sizes
         self._masks: dict[tuple[tuple[Block, ...], int], ChannelMask] = {}
+        self._cuts: set[int] = set()  # Positions that no frame goes across: code has changed there.
+
+    def cut_at(self, positions: Iterable[int]) -> None:
+        """Send no frame across these positions from now on."""
+        self._cuts.update(positions)
 
     def mask(self, channels: tuple[Block, ...], edge: int) -> ChannelMask:
         """Return the mask of a lane's channels; it is made once."""
@@ -53,7 +58,7 @@ class LaneFrames:
 
     def _parts(self, message: Data, channels: Channels) -> Iterator[tuple[Data, Channels]]:
         bodies = tuple([body.on(message.edge) for body in message.bodies])
-        return chunks(replace(message, bodies=bodies), channels)
+        return chunks(replace(message, bodies=bodies), channels, self._cuts)
 
     def _rows(self, message: Data, channels: Channels) -> Rows:
         parts = [body.between(message.after, message.upto) for body in message.bodies]

@@ -62,6 +62,10 @@ class HostedEditions(Hosted):
         """Return the step as it is in the edition of this number, or in the last one before it."""
         return self._editions[self._first(number)]
 
+    def has_begun_last(self, pid: int) -> bool:
+        """Whether a partition is of the last edition that is known."""
+        return self._due.get(pid, self._places.get(pid)) == max(self._editions)
+
     def begin(self, number: int, partitions: Iterable[int]) -> set[int]:
         """Process rows of this edition next, of these partitions; return those for which it is another than before."""
         if len(self._editions) == 1:
@@ -158,6 +162,11 @@ class HostedEditions(Hosted):
     @property
     def words(self) -> StateTypes:  # type: ignore[override]
         return self._host(self._now).words
+
+    def words_in(self, number: int) -> StateTypes:
+        """Return the types of which the state consists in the edition of this number."""
+        first = self._first(number)
+        return (self._hosts.get(first) or self._make(self._editions[first].step)).words
 
     def words_of(self, pid: int) -> StateTypes:
         return self._settle(pid).words

@@ -356,7 +356,7 @@ class ProcessWorld(SeededWorld):
         lines = self.system.disk.content(OUTPUT).splitlines(keepends=True)[:durable]
         if len(lines) < durable or not all(line.endswith(b"\n") for line in lines):
             self.violate(f"{durable} rows of output were durable, and after a loss of power there are {len(lines)}")
-        elif (text := self.flow.difference(rows_of_lines(b"".join(lines)), is_whole=False)) is not None:
+        elif (text := self.difference(rows_of_lines(b"".join(lines)), is_whole=False)) is not None:
             self.violate(f"after a loss of power, {text}")
 
     async def _stop(self) -> None:
@@ -377,8 +377,12 @@ class ProcessWorld(SeededWorld):
         failed = state.failure is not None
         if state.failure is not None and not self._may_fail(state.failure):
             self.violate(f"the run failed: {state.failure}")
-        if (text := self.flow.difference(self._output(), is_whole=not failed)) is not None:
+        if (text := self.difference(self._output(), is_whole=not failed)) is not None:
             self.violate(f"after an error, {text}" if failed else text)
+
+    def difference(self, output: list[dict[str, Any]], is_whole: bool) -> str | None:
+        """Return how an output, or its beginning, differs from what it must be; None if it does not."""
+        return self.flow.difference(output, is_whole)
 
     def _output(self) -> list[dict[str, Any]]:
         if self.flow.sink == "collect":

@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from ..model.gc_control import gc_paused
+from .changing_world import ChangingWorld
 from .moving_world import MovingWorld
 from .process_world import ProcessWorld
 from .remote_world import RemoteWorld
@@ -27,13 +28,14 @@ _COLLECTED_WORLDS = 5
 _KINDS_EVERY = 10  # Of so many worlds, one is the hand-off from Spark, and in one Spark reads the output.
 _STAGING, _OUTLET = 9, 4
 _MOVING = 6  # In one of ten, copies move at random,
-_REMOTE = 2  # and one is a run on several machines.
+_REMOTE = 2  # one is a run on several machines,
+_CHANGING = 7  # and in one the code changes.
 
 
 def run_world(seed: int, kinds: Collection[str] = (), **settings: Any) -> WorldResult:
     """Run the world of a seed: a whole run, or the hand-off from Spark. Spark may read its output, or copies move.
 
-    One in ten is a run on several machines.
+    One in ten is a run on several machines, and in one in ten the code changes.
 
     With `kinds` of faults, each world is a whole run with faults of these kinds only.
     """
@@ -52,6 +54,8 @@ def run_world(seed: int, kinds: Collection[str] = (), **settings: Any) -> WorldR
         result = MovingWorld(seed, **settings).run()
     elif not kinds and seed % _KINDS_EVERY == _REMOTE:
         result = RemoteWorld(seed, **settings).run()
+    elif not kinds and seed % _KINDS_EVERY == _CHANGING:
+        result = ChangingWorld(seed, **settings).run()
     else:
         result = ProcessWorld(seed, kinds=kinds, **settings).run()
     return replace(result, cpu_s=time.process_time() - began_s)
@@ -67,6 +71,7 @@ class Swarm:
     torn_effects: int = 0  # Faults by which a process is to die in the middle of an effect.
     deaths: int = 0
     moves: int = 0
+    changes: int = 0
     simulated_s: float = 0.0
     effects: int = 0
     seconds: float = 0.0
@@ -80,6 +85,7 @@ class Swarm:
         self.torn_effects += sum("torn" in fault for fault in result.faults)
         self.deaths += result.deaths
         self.moves += result.moves
+        self.changes += result.changes
         self.simulated_s += result.simulated_s
         self.effects += result.effects
         self.seconds += result.cpu_s
@@ -88,7 +94,8 @@ class Swarm:
         per_s = self.deaths / max(self.seconds, 1e-9)
         return (
             f"{self.worlds:,} worlds, {self.faults:,} faults ({self.power_cuts:,} power cuts, "
-            f"{self.torn_effects:,} torn effects), {self.deaths:,} deaths, {self.moves:,} moves, "
+            f"{self.torn_effects:,} torn effects), {self.deaths:,} deaths, {self.moves:,} moves, {self.changes:,} "
+            f"changes of code, "
             f"{self.simulated_s:,.0f} s of simulated time, {self.effects:,} effects, {per_s:,.1f} deaths/s on one "
             f"core, {self.seconds:.0f} s: {len(self.failures)} worlds failed"
         )

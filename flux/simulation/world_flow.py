@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..dataflow import Dataflow
-from ..model.operator import KeyedOperator
+from ..model.operator import Context, KeyedOperator
 from ..sinks import Collect, Jsonl, Sink
 from ..sources import Table
 from ..spark.sink.outlet import Outlet
@@ -31,13 +31,16 @@ _NAMES = ("source", "n", "nth", "total")
 
 
 class RunningTotal(KeyedOperator):
-    """Numbers the rows of a key, and adds them up."""
+    """Numbers the rows of a key, and adds them up, each with the `bonus`."""
 
     output = {"source": "int64", "n": "int64", "nth": "int64", "total": "int64"}
 
+    def open(self, context: Context) -> None:
+        self.bonus = context.parameters.get("bonus", 0)
+
     def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
         nth, total = state or (0, 0)
-        nth, total = nth + 1, total + row.n
+        nth, total = nth + 1, total + row.n + self.bonus
         return [nth, total], [{"source": row.source, "n": row.n, "nth": nth, "total": total}]
 
 
@@ -129,10 +132,14 @@ class WorldFlow:
             return Outlet(OUTLET, segment_bytes=_SEGMENT_BYTES)
         return KeptSink(kept, effect, keeps_position=self.sink != "kept")
 
+    def inputs(self, source: int) -> list[tuple[int, int]]:
+        """Return key and number of the rows of a source."""
+        table = _table(source, self.rows, self.keys)
+        return [(key.as_py(), n.as_py()) for key, n in zip(table["key"], table["n"], strict=True)]
+
     def expected(self, source: int) -> list[tuple[int, ...]]:
         """Return the output of one source, as a plain loop computes it."""
-        table = _table(source, self.rows, self.keys)
-        rows = [(key.as_py(), n.as_py()) for key, n in zip(table["key"], table["n"], strict=True)]
+        rows = self.inputs(source)
         for _ in range(self.stages):
             states: dict[int, tuple[int, int]] = {}
             made: list[tuple[int, ...]] = []

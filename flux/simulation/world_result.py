@@ -28,6 +28,7 @@ class WorldResult:
     rows: int = 0  # Of each source; of the hand-off from Spark, none are counted,
     sites: int = 0  # and it has no sites.
     moves: int = 0  # Of copies, for balance.
+    changes: int = 0  # Of the code, that were committed.
     cpu_s: float = 0.0  # Of the processor, for this world.
     trace: tuple[str, ...] = field(repr=False)  # Its last lines, or all.
 

@@ -47,5 +47,8 @@ class Callback(Sink):
             )
         return position
 
+    def takes(self, schema: pa.Schema, before: pa.Schema | None) -> bool:
+        return True
+
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
         check_result(self._fn(rows) if self._position is None else self._fn(rows, upto))

@@ -103,6 +103,9 @@ class Jsonl(Sink):
         except OSError as error:
             raise disk_error(_NAME, self._path, error, _KEPT) from error
 
+    def takes(self, schema: pa.Schema, before: pa.Schema | None) -> bool:
+        return True
+
     def close(self) -> None:
         if self._fd < 0:
             return

@@ -93,7 +93,9 @@ class Parquet(Sink):
         return self._upto
 
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
-        if self._schema is not None:
+        if self._schema is not None and rows.schema != self._schema and self.takes(rows.schema, self._schema):
+            self.flush()  # Another file begins; the journal has rows of one schema.
+        elif self._schema is not None:
             check_alike(self._schema, rows.schema)
         self._schema = rows.schema
         assert self._journal is not None
@@ -105,6 +107,10 @@ class Parquet(Sink):
         self._buffer(rows, upto)
         if self._buffered_rows >= self._file_rows or self._journal.size > _JOURNAL_MAX_BYTES:
             self.flush()
+
+    def takes(self, schema: pa.Schema, before: pa.Schema | None) -> bool:
+        """Further columns make another file; those before stay, as they are."""
+        return before is not None and all(field in list(schema) for field in before)
 
     def flush(self) -> None:
         """Write the buffered rows to files."""

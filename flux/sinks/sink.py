@@ -41,8 +41,11 @@ class Sink:
     def flush(self) -> None:
         """Make visible to readers what was written, if `write` alone does not."""
 
-    def takes(self, schema: pa.Schema) -> bool:
-        """Return whether rows may have these columns from some row on, after others: code before the sink changes."""
+    def takes(self, schema: pa.Schema, before: pa.Schema | None) -> bool:
+        """Return whether rows may have these columns from some row on: the code before the sink changes.
+
+        `before` are the columns up to there, None if they are not declared.
+        """
         return False
 
     def interrupt(self) -> None:
@@ -58,7 +61,7 @@ class Null(Sink):
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
         pass
 
-    def takes(self, schema: pa.Schema) -> bool:
+    def takes(self, schema: pa.Schema, before: pa.Schema | None) -> bool:
         return True
 
 

@@ -41,6 +41,7 @@ from ..protocols.messages import (
     SendToController,
     State,
     Trim,
+    View,
 )
 from ..protocols.node import Node
 from ..system import process_control
@@ -227,6 +228,8 @@ class Shell:
             raise FluxError(str(refused)) from refused
         if self._recorder is not None:
             self._recorder.record(message, effects)
+        if isinstance(message, View):
+            self.lanes.cut_at(edition.position for edition in message.editions)
         for effect in effects if self._crashes is None else self._crashes.along(effects):
             self._carry_out(effect)
 

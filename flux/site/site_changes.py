@@ -62,6 +62,7 @@ class SiteChanges:
 
     async def prepare(self, asked: Rehearse) -> str:
         """Prepare a change; return why it cannot be made, or nothing."""
+        self.follow()  # What this change is made of is the edition before, which may be in the last view.
         try:
             spec = read_spec(asked.spec)
             make = partial(self._make, asked.number, spec)
@@ -129,7 +130,9 @@ class SiteChanges:
     async def _rehearse(self, made: Sequence[_Made]) -> None:
         for each in made:
             stage, change = each.change.stage, each.edition.change
-            held = self._installed(stage)
+            editions = self._segments[stage].editions[each.change.place]
+            # A copy that stands before an earlier change goes through that one first.
+            held = [pid for pid in self._installed(stage) if editions.has_begun_last(pid)]
             if change.is_none and not each.change.operator:
                 held = held[:1]  # Only `on_change`, or the way out and in again, can fail, and for all alike.
             budget = snapshot.Budget()

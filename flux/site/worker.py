@@ -44,7 +44,6 @@ from ..wire.membership import (
     membership_frame,
 )
 from ..wire.reports import ProcessStopped, RowsLate, StateInstalled
-from ..wire.state_types import StateTypes
 from ..wire.transfer import StateChunk
 from .config import ProcessConfig
 from .crash_note import SUFFIX, CrashNote, Job, note_in
@@ -74,7 +73,6 @@ class Worker(Role):
         self.shell = Shell(config, Node(name, [_pooler(name, stage, plan.pool_rows) for stage in stages]), self)
         self._plan = plan
         self._segments: dict[int, Steps] = {}
-        self._types: dict[tuple[int, int], StateTypes] = {}  # Of the states of each step, by stage and step.
         self._inputs = {stage: self.shell.input_of(stage) for stage in stages}
         self._outputs = {stage: plan.output_edges(stage) for stage in stages}
         self._lengths = {stage: StepLength(_step_most(plan.pool_rows)) for stage in stages}
@@ -85,7 +83,7 @@ class Worker(Role):
         self._late: dict[int, dict[int, dict[int, int]]] = {}  # Late rows by stage, step and partition.
         self._checks: dict[int, StateCheck] = {}
         self._installer = CopyInstaller()
-        self._transfer = CopyTransfer(self.shell, self._segments, self._digests, self._types)
+        self._transfer = CopyTransfer(self.shell, self._segments, self._digests)
         self._changes = SiteChanges(self.shell, self._segments, self._transfer.may_fork, self._installed)
 
     async def run(self) -> None:
@@ -100,7 +98,6 @@ class Worker(Role):
             self._segments[stage].open(held, self.shell.watch.calling)
             if self.shell.meter.is_balanced:
                 self._segments[stage].time_partitions()
-            self._types |= {(stage, number): step.words for number, step in enumerate(self._segments[stage].editions)}
             is_paired = self._plan.segment(stage).copies > 1
             if is_paired or (self._plan.policy.is_balanced and stage not in self._plan.pinned_stages):
                 place_of = partial(self._transfer.place_of, stage)

@@ -32,11 +32,13 @@ from flux.protocols.change_messages import (
 )
 from flux.protocols.changes import closed
 from flux.protocols.controller import Controller
+from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
 from flux.protocols.messages import (
     Closed,
     Connected,
     Consume,
+    Consumed,
     CopyReady,
     Edition,
     Effect,
@@ -261,10 +263,11 @@ def test_an_edition_is_closed_when_all_its_members_have_passed_in_one_view() -> 
     controller = attempting()
     committed(controller)
     assert controller.step(Passed(node="site-1", view=2, number=1)) == []
-    assert controller.step(Passed(node="egress", view=2, number=1)) == []  # It has no copy of the stage.
+    assert controller.step(Passed(node="ingress", view=2, number=1)) == []  # It has no copy of the stage.
     controller.step(Slow(nodes=("site-2",)))  # A view: what was passed is stated anew.
     assert controller.step(Passed(node="site-2", view=2, number=1)) == []
     assert controller.step(Passed(node="site-2", view=3, number=1)) == []
+    assert controller.step(Passed(node="egress", view=3, number=1)) == []  # What the sink takes may change there.
     effects = controller.step(Passed(node="site-1", view=3, number=1))
     assert outcomes(effects) == [(1, CLOSED)] and [e.closed for e in views(effects)[0].editions] == [True]
     assert outcomes(controller.step(CHANGE)) == [(1, CLOSED)]
@@ -278,7 +281,7 @@ def test_an_edition_stays_open_while_copies_may_go_back_before_it() -> None:
     assert at is not None
     committed(controller, at.position)
     controller.step(CheckpointRetained(position=at.position - 1))
-    for node in ("site-1", "site-2"):
+    for node in ("site-1", "site-2", "egress"):
         assert controller.step(Passed(node=node, view=2, number=1)) == []
     assert outcomes(controller.step(CheckpointRetained(position=at.position))) == [(1, CLOSED)]
 
@@ -386,6 +389,23 @@ def test_a_connected_node_repeats_what_it_is_bound_to_and_has_passed() -> None:
     assert sent(node.step(consumed(1, 6))) == [Passed(node="site-1", view=1, number=1)]
     node.step(bind(9, 2))
     assert sent(node.step(Connected()))[1:] == [bound("site-1", 9), Passed(node="site-1", view=1, number=1)]
+
+
+def test_a_sink_is_not_given_rows_of_both_editions_at_once_and_says_when_it_has_passed() -> None:
+    stage, edge = len(FIRST.copies) - 1, len(FIRST.edges) - 1
+    editions = (Edition(number=1, stages=frozenset({stage - 1}), position=2),)
+    node = Node("egress", [Egress("egress", stage)])
+    node.step(replace(FIRST, editions=editions))
+    feeders = [FIRST.live_copies(stage - 1, p)[0] for p in range(len(FIRST.copies[stage - 1]))]
+    for feeder in sorted(set(feeders)):
+        effects = list(node.step(data(feeder, edge, 1, 0, 8)))
+    [work] = [effect for effect in effects if isinstance(effect, Consume)]
+    assert (work.after, work.upto, work.edition) == (0, 2, 0)
+    effects = list(node.step(Consumed(stage=stage, cohort=0, upto=2, rows=0, body=None)))
+    [work] = [effect for effect in effects if isinstance(effect, Consume)]
+    assert (work.after, work.upto, work.edition) == (2, 8, 1) and sent(effects) == []
+    effects = node.step(Consumed(stage=stage, cohort=0, upto=8, rows=0, body=None))
+    assert sent(effects) == [Passed(node="egress", view=1, number=1)]
 
 
 def test_a_node_states_anew_in_each_view_what_it_has_passed_but_not_while_a_copy_is_in_transfer_to_it() -> None:

@@ -59,6 +59,7 @@ class SinkWriter:
         self._given: SinkWork | None = None
         self._in_use = threading.Lock()
         self._schema: pa.Schema | None = None
+        self._edition = 0  # Of the code before the sink.
         if not self.collects:
             try:
                 self._open()
@@ -93,6 +94,11 @@ class SinkWriter:
 
     def work(self, job: Consume, rows: Rows) -> SinkWork:
         """Return what the machine wants consumed, as work for the sink."""
+        if job.edition != self._edition:
+            self._edition, self._schema = (
+                job.edition,
+                None,
+            )  # The change was refused if the sink takes no other columns.
         after, upto = (job.after, job.upto) if job.ordered else (self._upto, self._upto + 1)
         end = any(mark.kind == "end" for mark in rows.punctuations)
         self._given = SinkWork(after=after, upto=upto, rows=rows, end=end, reached=(job.upto, job.ahead))

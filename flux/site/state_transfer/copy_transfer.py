@@ -40,19 +40,17 @@ _GIVE_UP_AGAIN_S = 1.0
 
 
 class CopyTransfer:
-    """The transfers of one site; `segments` and `digests` are by stage, and `types` by stage and step."""
+    """The transfers of one site; `segments` and `digests` are by stage."""
 
     def __init__(
         self,
         shell: Shell,
         segments: Mapping[int, Steps],
         digests: Mapping[int, Digests],
-        types: Mapping[tuple[int, int], StateTypes],
     ) -> None:
         self._shell = shell
         self._segments = segments
         self._digests = digests
-        self._types = types
         self._snapshotters = {stage: Snapshotter() for stage in shell.plan.stages}
         self._can_fork: dict[int, bool] = {}
         self._receiver = CopyReceiver()
@@ -165,6 +163,14 @@ class CopyTransfer:
         """Drop what has arrived of transfers from `peer`."""
         self._receiver.forget_all(peer)
 
+    def _types_of(self, message: State) -> dict[tuple[int, int], StateTypes]:
+        """Return the types of the states in a copy: of its stage, in the edition of its position."""
+        view, stage = self._shell.node.view, message.stage
+        if view is None or stage not in self._segments:
+            return {}
+        number = view.edition_of_state(stage, message.position)
+        return {(stage, place): each.words_in(number) for place, each in enumerate(self._segments[stage].editions)}
+
     async def _read(self, link: Link, arrival: Arrival) -> None:
         """Read a copy that has arrived whole, in a thread if it is large, and give the machine its `State`."""
         try:
@@ -187,7 +193,7 @@ class CopyTransfer:
 
     def _read_watched(self, arrival: Arrival, donor: str) -> State:
         with self._shell.watch.calling("the state of a copy", f"it is decoded, from {donor}"):
-            return read_copy(arrival, self._edges, self._types)
+            return read_copy(arrival, self._edges, self._types_of)
 
     def _refuse(self, link: Link, error: frames.BadFrame) -> None:
         """Give up a link: a copy cannot be read, and its chunks are not repeated. Another pair of sites must do it."""

@@ -24,10 +24,9 @@ from ...protocols.messages import Consume, Install, State
 from ...wire.codec import from_plain, to_plain
 from ...wire.frames import BadFrame, format_value
 from ...wire.state_codec import Parcel
-from ...wire.state_types import TypedState, TypesByStep
+from ...wire.state_types import StateTypes, TypedState, TypesByStep
 from ...wire.transfer import Arrival
 
-_NO_WORDS: TypesByStep = {}
 _COLLECTED_BYTES = 16 << 20
 
 
@@ -67,23 +66,28 @@ def state_values(stage: int, number: int, step: Hosted, partition: int) -> Itera
         yield [number, TypedState(stage, number, piece, words) if words else piece]
 
 
-def read_copy(arrival: Arrival, edges: Sequence[Sequence[int]], words: TypesByStep = _NO_WORDS) -> State:
+def read_copy(
+    arrival: Arrival, edges: Sequence[Sequence[int]], types_of: Callable[[State], TypesByStep] = lambda message: {}
+) -> State:
     """Return the message of the protocol, with everything that `copy_values` gave in it.
 
-    `edges` are those out of each stage, `words` the state types of each step's operator.
+    `edges` are those out of each stage; `types_of` returns the state types of each step's operator as it was at the
+    position of the copy.
     """
     if arrival.size_bytes < _COLLECTED_BYTES:
-        return _read(arrival.values(words), edges)
+        return _read(arrival, edges, types_of)
     # To collect garbage among millions of new objects takes seconds, in which no other thread runs. State has none.
     gc.disable()
     try:
-        return _read(arrival.values(words), edges)
+        return _read(arrival, edges, types_of)
     finally:
         gc.freeze()
         gc.enable()
 
 
-def _read(values: Iterator[Any], edges: Sequence[Sequence[int]]) -> State:
+def _read(arrival: Arrival, edges: Sequence[Sequence[int]], types_of: Callable[[State], TypesByStep]) -> State:
+    types: dict[tuple[int, int], StateTypes] = {}
+    values = arrival.values(types)
     try:
         plain, packed, (digest, beyond), consumed_rows = next(values)
         parts = [[Rows.received(wide, punctuations) for wide, punctuations in run] for run in packed]
@@ -99,6 +103,7 @@ def _read(values: Iterator[Any], edges: Sequence[Sequence[int]]) -> State:
     outputs = edges[message.stage] if 0 <= message.stage < len(edges) else ()
     if not outputs or any(len(run) != len(outputs) for run in parts):
         raise BadFrame(f"expected output for the {len(outputs)} edges out of stage {message.stage}")
+    types |= types_of(message)  # The first value is without state, and the next is decoded when it is taken.
     pieces = [_piece(value) for value in values]
     made = [make_body(outputs, dict(zip(outputs, rows, strict=True))) for rows in parts]
     runs = tuple(
