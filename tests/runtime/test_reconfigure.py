@@ -5,12 +5,14 @@ It takes half a minute: each run goes on until what is to happen in it has happe
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow.parquet as pq
 import pytest
 
 import flux
@@ -275,6 +277,54 @@ def test_what_cannot_be_changed_is_refused_and_nothing_has_changed(module: Any, 
         report = numbers.end(run)
     assert collected(report) == expected(report.inputs, {0: lambda n: n + 1})
     assert all(each["refused"] for each in report.changes)
+
+
+@pytest.mark.parametrize("order", ["sn", "any"])
+def test_other_columns_reach_the_sinks_that_take_them(
+    order: Any, module: Any, numbers: Numbers, tmp_path: Path
+) -> None:
+    module(
+        """
+        class Wider(flux.KeyedOperator):
+            output = {"k": "int64", "n": "int64", "twice": "int64"}
+            def on_tuple(self, key, row, state):
+                n = (state or 0) + 1
+                return n, [{"k": row.k, "n": n, "twice": 2 * n}]
+
+        class Narrower(flux.KeyedOperator):
+            output = {"k": "int64"}
+            def on_tuple(self, key, row, state):
+                return state, [{"k": row.k}]
+        """
+    )
+    flow = flux.Dataflow("columns")
+    sums = flow.source(flux.sources.Generator(numbers, rate=RATE)).exchange("k", partitions=8).apply(Sums)
+    sums.sink(flux.sinks.Jsonl(tmp_path / "rows.jsonl"), order=order)
+    sums.sink(flux.sinks.Parquet(tmp_path / "parts"))
+    with flow.start(sites=3) as run:
+        run.wait_for_output(8_000)
+        refused(run, {"Sums": flux.change("rules_of_tests:Narrower")}, "the sink Parquet takes")
+        change = run.reconfigure({"Sums": flux.change("rules_of_tests:Wider")})
+        run.kill("egress")
+        run.kill("site-1")
+        report = numbers.end(run)
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    parts = [pq.read_table(path) for path in sorted((tmp_path / "parts").glob("*.parquet"))]
+    assert {tuple(part.column_names) for part in parts} == {("k", "n"), ("k", "n", "twice")}
+    made = as_counted(report.inputs, change.position)
+    assert [row for part in parts for row in part.to_pylist()] == made
+    if order == "any":
+        made, lines = (sorted(each, key=lambda row: (row["n"], row["k"])) for each in (made, lines))
+    assert lines == made
+
+
+def as_counted(rows: int, position: int) -> list[dict[str, int]]:
+    """Return the rows of a plain run that has one column more after a position."""
+    made = []
+    for number in range(rows):
+        row = {"k": number % KEYS, "n": number // KEYS + 1}
+        made.append(row | {"twice": 2 * row["n"]} if number + 1 > position else row)
+    return made
 
 
 @pytest.mark.parametrize("name", ["controller", "ingress", "egress", "site-3"])
