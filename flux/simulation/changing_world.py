@@ -178,7 +178,8 @@ class ChangingWorld(MovingWorld):
                 return f"row {place} of the output is {got}, and no code from change {begun} on makes that"
             for asked in committed[begun : found[1]]:
                 assert asked.known.position is not None
-                if place > asked.known.position:
+                is_seen = self.flow.stages - 1 in asked.after  # What the first of two steps adds is not in the output.
+                if is_seen and place > asked.known.position:
                     return f"the old code made the first {place} rows, and {asked.known} is at {asked.known.position}"
             steps, begun = found
         left = sum(len(list(rest)) for rest in inputs)
