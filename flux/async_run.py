@@ -8,7 +8,7 @@ it, and can run an event loop of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,10 +17,12 @@ from typing import Any, TypeVar
 import trio
 
 from .dataflow import Dataflow
+from .driver.change_request import StepRequest
 from .driver.metrics import Metrics
 from .driver.report import LogEntry, Report
 from .driver.run_state import StateTransfer
 from .driver.status import Status
+from .reconfigure import Change
 from .run import Run
 
 __all__ = ["AsyncRun", "open_cluster"]
@@ -84,6 +86,12 @@ class AsyncRun:
     async def add_site(self, standby: bool = False) -> str:
         """Start a further site, or a spare one, and return its name when the process is up."""
         return await trio.to_thread.run_sync(self._run.add_site, standby)
+
+    async def reconfigure(
+        self, changes: Mapping[str, StepRequest], scheduler: str = "sn", timeout: float | None = 60
+    ) -> Change:
+        """Change code and parameters of steps while rows flow; `ChangeError` says why that cannot be."""
+        return await trio.to_thread.run_sync(partial(self._run.reconfigure, changes, scheduler, timeout))
 
     async def drain(self, site: str, timeout: float = 60) -> None:
         """Move everything off `site` and stop it; return when its process is gone."""

@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 import trio
 
 from .controller.controller_process import ControllerProcess
-from .driver.change_request import SCHEDULERS, StepRequest
+from .driver.change_request import StepRequest, plain_requests
+from .driver.known_changes import KnownChange
 from .driver.launcher import Runnable
 from .driver.local import registry
 from .driver.local.driver import Driver
@@ -46,6 +47,7 @@ from .sources import Source
 from .storage.disk import disk_error
 from .types.errors import ChangeError, FluxError, NoSites, PlanError, SourceEnded
 from .wire import address
+from .wire.requests import ReconfigureRequest
 from .wire.secret import new_secret
 
 log = logging.getLogger("flux")
@@ -144,10 +146,16 @@ class Run:
             status=lambda: self.status().to_dict(),
             metrics=lambda: self.metrics().to_dict(),
             kill=self.kill,
+            reconfigure=self._reconfigure_by_command,
             drain=lambda site, timeout_s: self._await_drained(self._begin_drain(site), timeout_s, self._watch),
             add_site=lambda standby: self._add_site(self._watch, standby),
             stop=self._stop_by_command,
         )
+
+    def _reconfigure_by_command(self, request: ReconfigureRequest) -> dict[str, Any]:
+        wanted = plain_requests(request.changes)
+        known = self._reconfigure(self._watch, wanted, request.scheduler, request.within_s)
+        return known.to_plain(self._run_state.started_at or known.requested_at)
 
     def _stop_by_command(self) -> None:
         """End the run for `flux stop`; the program gets an error, if it waits for the run or leaves its block."""
@@ -279,14 +287,14 @@ class Run:
         The `scheduler` says which position is chosen: "sn" the next that no step has reached, and "epoch" the next of
         the ingress, after all rows that are in flight.
         """
-        return self._reconfigure(self._await, changes, scheduler, timeout)
+        known = self._reconfigure(self._await, changes, scheduler, timeout)
+        what = f"change {known.number} of the code to be complete"
+        return Change(known, lambda until, within: self._await(lambda _: until(), within, what))
 
     def _reconfigure(
         self, wait: Wait, changes: Mapping[str, StepRequest], scheduler: str, timeout: float | None
-    ) -> Change:
+    ) -> KnownChange:
         assert self._driver is not None
-        if scheduler not in SCHEDULERS:
-            raise ChangeError(f"scheduler is one of {', '.join(map(repr, SCHEDULERS))}, got {scheduler!r:.100}")
         known = self._driver.change_code(changes, scheduler)
         what = f"change {known.number} of the code"
 
@@ -302,7 +310,7 @@ class Run:
             reason = known.reason or "the stream has ended"
             raise ChangeError(f"{', '.join(known.steps)}: {reason}")
         wait(lambda run_state: known.first_at is not None or run_state.ended, None, what)
-        return Change(known, lambda until, within: wait(lambda _: until(), within, f"{what} to be complete"))
+        return known
 
     def status(self) -> Status:
         """Return a snapshot: processes, whether all partitions have their copies, rows, rates and failures."""

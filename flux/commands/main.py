@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from .. import __version__
 from ..model.error_location import traceback_of
 from ..types.errors import FluxError
-from . import crash_point_list, experiment_runs, log_output, remote_processes, run_control, run_flow, spec_commands
+from . import (
+    crash_point_list,
+    experiment_runs,
+    log_output,
+    reconfigure_run,
+    remote_processes,
+    run_control,
+    run_flow,
+    spec_commands,
+)
 from .subcommand import WrongCall, discard
 
 DONE, FAILED, WRONG_CALL, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
@@ -24,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     141 says that the reader of its output went before the command was done.
     """
-    options = _parser().parse_args(arguments)
+    options = _parsed(_parser(), arguments)
     log_output.set_up(options)
     try:
         return int(options.command(options))
@@ -40,11 +49,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return READER_GONE
 
 
+def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options; the words of a command that takes any number of them may stand after its options too."""
+    options, rest = parser.parse_known_args(arguments)
+    if rest and (not hasattr(options, "words") or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.words += rest
+    return options
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="flux", description="Stateful Python dataflows that do not stop.")
     parser.add_argument("--version", action="version", version=f"flux {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for part in (run_flow, run_control, remote_processes, crash_point_list, spec_commands, experiment_runs):
+    parts = (
+        run_flow,
+        run_control,
+        reconfigure_run,
+        remote_processes,
+        crash_point_list,
+        spec_commands,
+        experiment_runs,
+    )
+    for part in parts:
         part.add(commands)
     for name, command in commands.choices.items():
         if name != "spec":  # It runs nothing that logs.

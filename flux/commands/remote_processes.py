@@ -143,7 +143,7 @@ def _controller(options: argparse.Namespace) -> int:
             at = metrics_address(options.metrics_port, address.host_and_port(options.listen)[0])
             metrics_listener = listening.enter_context(listen_for_metrics(at))
             log.info("metrics are at %s", metrics_url(metrics_listener))
-        return _run_process(RemoteController(config, listener, settings, metrics_listener))
+        return _run_process(RemoteController(config, listener, settings, flow.sinks, metrics_listener))
 
 
 def _join(options: argparse.Namespace) -> int:

@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
     """Add the seven commands to the parser."""
     status = commands.add_parser("status", help="print what a run is doing")
     _add_target(status)
-    _add_json(status)
+    add_json(status)
     status.set_defaults(command=_status)
     top = commands.add_parser("top", help="watch a run: processes, rates, latency, buffers, recovery")
     _add_target(top)
@@ -52,32 +52,31 @@ def add(commands: Commands) -> None:
     top.set_defaults(command=_top)
     metrics = commands.add_parser("metrics", help="print the metrics of a run, as Prometheus reads them")
     _add_target(metrics)
-    _add_json(metrics)
+    add_json(metrics)
     metrics.set_defaults(command=_metrics)
     kill = commands.add_parser("kill", help="SIGKILL a process of a run, to see what happens")
     _add_target(kill)
     kill.add_argument("process", metavar="PROCESS", help="a site, ingress, egress or controller")
-    _add_json(kill)
+    add_json(kill)
     kill.set_defaults(command=_kill)
     drain = commands.add_parser("drain", help="move everything off a site and stop it")
     _add_target(drain)
     drain.add_argument("site", metavar="SITE")
-    _add_json(drain)
+    add_json(drain)
     drain.set_defaults(command=_drain)
     add_site = commands.add_parser("add-site", help="start a further site")
     _add_target(add_site)
     add_site.add_argument("--standby", action="store_true", help="a spare: it takes copies only when some are lost")
-    _add_json(add_site)
+    add_json(add_site)
     add_site.set_defaults(command=_add_site)
     stop = commands.add_parser("stop", help="end a run now; its output up to then is right")
     _add_target(stop)
-    _add_json(stop)
+    add_json(stop)
     stop.set_defaults(command=_stop)
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--controller", metavar="HOST:PORT", help="ask the controller of a remote run")
-    credentials.add(parser)
+    Target.add_options(parser)
     parser.add_argument(
         "name",
         nargs="?",
@@ -86,7 +85,8 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json` to a command."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -108,6 +108,12 @@ class Target:
 
     address: str
     own: Identity
+
+    @staticmethod
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        """Add the options of a command that may be for a remote run."""
+        parser.add_argument("--controller", metavar="HOST:PORT", help="ask the controller of a remote run")
+        credentials.add(parser)
 
     @staticmethod
     def of(options: argparse.Namespace) -> Target:

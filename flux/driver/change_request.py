@@ -13,13 +13,15 @@ from ..hosting.edition_code import EditionCode, hash_of, reference_to
 from ..hosting.step_editions import changed_step
 from ..model.operator import OperatorStep, output_of
 from ..plan import Plan
-from ..plan.change_spec import StepChange
+from ..plan.change_spec import StepChange, write_spec
 from ..plan.plan import INPUT
 from ..plan.step_places import place_of_step
 from ..protocols.change_messages import OF_INGRESS, OF_RECEIVERS
 from ..sinks import Sink
 from ..types.errors import ChangeError, FluxError
 from ..types.normalize import describe_columns
+from ..wire import reports, requests
+from .known_changes import KnownChange, KnownChanges
 
 SCHEDULERS = {"sn": OF_RECEIVERS, "epoch": OF_INGRESS}
 
@@ -37,6 +39,14 @@ class StepRequest:
 Places = dict[tuple[int, int], StepChange]
 
 
+def plain_requests(wanted: Iterable[requests.StepWanted]) -> dict[str, StepRequest]:
+    """Return what a command wants changed as a program would say it."""
+    return {
+        each.step: StepRequest(each.operator or None, each.migrate or None, each.modules, each.parameters)
+        for each in wanted
+    }
+
+
 class ChangeBuilder:
     """Makes changes of a plan; `code` has what earlier ones have loaded."""
 
@@ -44,6 +54,22 @@ class ChangeBuilder:
         self._plan = plan
         self._sinks = sinks
         self._code = EditionCode()
+
+    def ask(self, known: KnownChanges, wanted: Mapping[str, StepRequest], scheduler: str, now: float) -> KnownChange:
+        """Return a change that is to be requested of the controller, after those that are known."""
+        if scheduler not in SCHEDULERS:
+            raise ChangeError(f"scheduler is one of {', '.join(map(repr, SCHEDULERS))}, got {scheduler!r:.100}")
+        number = known.last + 1
+        made = self.build(number, wanted, known.steps())
+        command = reports.RequestChange(
+            number=number,
+            stages=frozenset(stage for (stage, _), each in made.items() if each.since == number),
+            spec=write_spec(made.values()),
+            scheduler=SCHEDULERS[scheduler],
+        )
+        change = KnownChange(number, tuple(wanted), scheduler, command, made, now)
+        known.add(change)
+        return change
 
     def build(self, number: int, wanted: Mapping[str, StepRequest], now: Places) -> Places:
         """Return all changed steps of the stages of change `number`, by stage and place; `now` is what they are."""

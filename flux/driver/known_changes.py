@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..plan.change_spec import StepChange
-from ..protocols.change_messages import CLOSED, COMMITTED
+from ..plan import Plan
+from ..plan.change_spec import StepChange, read_spec
+from ..plan.step_places import step_names
+from ..protocols.change_messages import CLOSED, COMMITTED, OF_RECEIVERS
+from ..protocols.view import Edition
 from ..wire import reports
 from ..wire.frames import BadFrame
 
@@ -72,6 +76,19 @@ class KnownChanges:
         self.last = change.number
         while len(self.by_number) > CHANGES_MAX:
             del self.by_number[min(self.by_number)]
+
+    def restore(self, plan: Plan, editions: Iterable[Edition], now: float) -> None:
+        """Know the changes that a view has, as a driver does that was started again."""
+        names = {place: name for name, place in step_names(plan).items()}
+        for edition in editions:
+            made = {(each.stage, each.place): each for each in read_spec(edition.spec).steps}
+            steps = tuple(names[place] for place, each in made.items() if each.since == edition.number)
+            command = reports.RequestChange(
+                number=edition.number, stages=edition.stages, spec=edition.spec, scheduler=OF_RECEIVERS
+            )
+            change = KnownChange(edition.number, steps, "", command, made, now)
+            change.is_committed, change.position, change.is_closed = True, edition.position, edition.closed
+            self.add(change)
 
     def steps(self) -> dict[tuple[int, int], StepChange]:
         """Return the steps that differ from the plan now, by stage and place."""

@@ -219,7 +219,7 @@ class _Controller:
         config = self._world.config_of(CONTROLLER, CONTROLLER)
         listener = address.listen(config.controller)
         try:
-            self.controller = RemoteController(config, listener, {})
+            self.controller = RemoteController(config, listener, {}, self._world.sinks)
             await self.controller.run()
         except FluxError as error:
             self._world.outcome = error

@@ -76,6 +76,26 @@ class AddSiteRequest(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepWanted:
+    """What is to become of one step; empty is what stays. Code is `module:name`, parameters are plain values."""
+
+    step: str
+    operator: str
+    migrate: str
+    modules: tuple[str, ...]
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconfigureRequest(Request):
+    """Change these steps while rows flow; an error if that is not committed after `within_s`."""
+
+    changes: tuple[StepWanted, ...]
+    scheduler: str
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest(Request):
     """End the run now. The connection may close without an answer, because what answers ends too."""
 
@@ -144,7 +164,7 @@ class RequestFailed:
     error: dict[str, Any]
 
 
-_REQUESTS = Codec(subclasses_in(globals(), Request))
+_REQUESTS = Codec([*subclasses_in(globals(), Request), StepWanted])
 _ANSWERS = Codec([Answered, RequestFailed])
 
 
@@ -155,7 +175,7 @@ def request_frame(request: Request) -> dict[str, Any]:
 
 def read_request(header: dict[str, Any]) -> Request:
     """Return the request in a frame; `BadFrame` if there is none."""
-    return cast(Request, read_frame(_REQUESTS, REQUEST_KIND, header))
+    return cast(Request, read_frame(_REQUESTS, REQUEST_KIND, header, (Request,)))
 
 
 def answer_frame(answer: Answer) -> dict[str, Any]:

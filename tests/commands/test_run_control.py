@@ -145,7 +145,7 @@ def test_who_does_not_know_the_secret_is_refused(run: flux.Run) -> None:
 def test_an_unknown_question_is_refused(run: flux.Run) -> None:
     [entry] = registry.entries()
     with pytest.raises(
-        FluxError, match="can be asked for status, metrics, kill, drain, add-site and stop, not for Sett"
+        FluxError, match="can be asked for status, metrics, kill, drain, add-site, reconfigure and stop, not for Sett"
     ):
         ask(entry.address, command(bytes.fromhex(entry.secret)), SettingsRequest(), 30.0)
 

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import trio
 
-from ...plan.change_spec import write_spec
 from ...plan.plan import CONTROLLER, EGRESS, INGRESS
 from ...sinks import Collect, Sink
 from ...site.config import ProcessConfig
@@ -128,20 +127,9 @@ class Driver:
         """Request a change of code of the controller; `ChangeError` if it cannot be made."""
         with self._changing:
             self.wait(lambda run_state: all(each.is_decided for each in run_state.known_changes.unsettled()), None)
-            now_s = time.monotonic()
             with self.changed:
-                known = self.run_state.known_changes
-                number = known.last + 1
-                made = self._builder.build(number, wanted, known.steps())
-                command = reports.RequestChange(
-                    number=number,
-                    stages=frozenset(stage for (stage, _), each in made.items() if each.since == number),
-                    spec=write_spec(made.values()),
-                    scheduler=scheduler,
-                )
-                change = KnownChange(number, tuple(wanted), scheduler, command, made, now_s)
-                known.add(change)
-        self.run_in_thread(lambda: self._send_to_controller(command))
+                change = self._builder.ask(self.run_state.known_changes, wanted, scheduler, time.monotonic())
+        self.run_in_thread(lambda: self._send_to_controller(change.command))
         return change
 
     def give_up_change(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The requests that a local run answers: `flux status`, `top`, `metrics`, `kill`, `drain`, `add-site` and `stop`."""
+"""The requests that a local run answers: status, metrics, kill, drain, add-site, reconfigure and stop."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class RequestHandlers:
     status: Callable[[], dict[str, Any]]
     metrics: Callable[[], dict[str, Any]]
     kill: Callable[[str], None]
+    reconfigure: Callable[[requests.ReconfigureRequest], dict[str, Any]]
     drain: Callable[[str, float], None]  # A site, and the timeout in seconds.
     add_site: Callable[[bool], str]  # Whether it is a standby.
     stop: Callable[[], None]
@@ -40,11 +41,14 @@ class RequestHandlers:
                 self.drain(site, within_s)
             case requests.AddSiteRequest(standby=standby):
                 return {"site": self.add_site(standby)}
+            case requests.ReconfigureRequest():
+                return self.reconfigure(request)
             case requests.StopRequest():
                 self.stop()
             case _:
                 what = type(request).__name__
                 raise FluxError(
-                    f"a local run can be asked for status, metrics, kill, drain, add-site and stop, not for {what}"
+                    "a local run can be asked for status, metrics, kill, drain, add-site, reconfigure and stop, not "
+                    f"for {what}"
                 )
         return {}

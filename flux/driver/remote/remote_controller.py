@@ -13,7 +13,8 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ from ...controller.controller_process import JOURNAL, RETURN_S, ControllerProces
 from ...controller.driver_access import DriverAccess
 from ...controller.view_journal import ViewJournal
 from ...plan.plan import CONTROLLER, EGRESS, INGRESS
+from ...sinks import Sink
 from ...site.crash_note import Job
 from ...storage.disk import disk_error, replace_file
 from ...system import filesystem, network
-from ...types.errors import FluxError, NoSites, PlanError
+from ...types.errors import ChangeError, FluxError, NoSites, PlanError
 from ...wire import requests
 from ...wire.link import Link, tune
-from ...wire.reports import REPORT_KIND, KillProcess, command_frame
+from ...wire.reports import REPORT_KIND, GiveUpChange, KillProcess, command_frame
+from ..change_request import ChangeBuilder
 from ..metrics import Metrics
 from ..metrics_endpoint import MetricsEndpoint
 from ..run_state import INPUTS_TIMEOUT_S
@@ -55,6 +58,7 @@ class RemoteController(DriverAccess):
         config: RemoteConfig,
         listener: socket.socket,
         settings: dict[str, Any],
+        sinks: Sequence[Sink],
         metrics_listener: socket.socket | None = None,
     ) -> None:
         views = ViewJournal(config.directory / JOURNAL)
@@ -64,9 +68,14 @@ class RemoteController(DriverAccess):
         self._controller = ControllerProcess(
             self.config, listener, views=views, driver=self, was_restarted=was_restarted
         )
+        self._builder = ChangeBuilder(config.plan, sinks)
+        self._changing = trio.Lock()
         self._settings = settings  # A process that joins makes the same plan with them.
         self._ended = config.directory / _ENDED
         self.driver = RemoteDriver(config.plan, self._rows_at_end(), self._note_end)
+        self.driver.run_state.known_changes.restore(
+            config.plan, self._controller.machine.view.editions, time.monotonic()
+        )
         self._totals = KeptTotals(config.directory, self.driver.run_state, log.warning)
         self._totals.restore()
         self._metrics_listener = metrics_listener
@@ -196,12 +205,14 @@ class RemoteController(DriverAccess):
                 return {}
             case requests.DrainRequest(site=site, within_s=within_s):
                 return await self._drained(site, within_s)
+            case requests.ReconfigureRequest():
+                return await self._reconfigured(request)
             case requests.StopRequest():
                 self.driver.stop()
                 return {}
             case _:
                 raise FluxError(
-                    f"a remote run can be asked for status, metrics, kill, drain and stop, not for "
+                    f"a remote run can be asked for status, metrics, kill, drain, reconfigure and stop, not for "
                     f"{type(request).__name__}: "
                     "its processes are started where they run, with `flux site`"
                 )
@@ -233,6 +244,23 @@ class RemoteController(DriverAccess):
                 await trio.sleep(_LOOK_EVERY_S)
             return {}
         raise FluxError(f"{name} did not end within {_STOP_TIMEOUT_S:g} s: it is busy, or stopped")
+
+    async def _reconfigured(self, request: requests.ReconfigureRequest) -> dict[str, Any]:
+        """Have steps changed; return what is known of the change when each partition has a live copy past it."""
+        async with self._changing:
+            known = self.driver.change_code(self._builder, request)
+            with trio.move_on_after(request.within_s) as patience:
+                while not (known.is_decided or self.driver.over):
+                    await trio.sleep(_LOOK_EVERY_S)
+            if patience.cancelled_caught:
+                self.driver.send_to_controller(GiveUpChange(number=known.number))
+            while not (known.is_decided or self.driver.over):
+                await trio.sleep(_LOOK_EVERY_S)
+        if not known.is_committed:
+            raise ChangeError(f"{', '.join(known.steps)}: {known.reason or 'the stream has ended'}")
+        while known.first_at is None and not self.driver.over:
+            await trio.sleep(_LOOK_EVERY_S)
+        return known.to_plain(self.driver.run_state.started_at or known.requested_at)
 
     async def _drained(self, site: str, within_s: float) -> dict[str, Any]:
         if not site.startswith("site-") or not self._controller.machine.view.alive(site):

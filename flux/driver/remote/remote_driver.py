@@ -16,9 +16,20 @@ from ...plan.plan import CONTROLLER, INGRESS
 from ...site.crash_note import Job
 from ...types.errors import DataLost, FluxError
 from ...wire.link import Link
-from ...wire.reports import CompareCopies, OutputReached, StopProcess, command_frame, on_clock_of_reader, read_report
+from ...wire.reports import (
+    Command,
+    CompareCopies,
+    OutputReached,
+    StopProcess,
+    command_frame,
+    on_clock_of_reader,
+    read_report,
+)
+from ...wire.requests import ReconfigureRequest
 from .. import actions
+from ..change_request import ChangeBuilder, plain_requests
 from ..failures import settle_if_due
+from ..known_changes import KnownChange
 from ..metric_families import make_metrics
 from ..metrics import Metrics
 from ..poison_rows import PoisonRowDetector
@@ -148,6 +159,17 @@ class RemoteDriver:
             sites = {dead.name for dead in self.run_state.deaths if dead.is_site}
             if sites <= self._explained or time.monotonic() > until:
                 self._end(error)
+
+    def change_code(self, builder: ChangeBuilder, request: ReconfigureRequest) -> KnownChange:
+        """Request a change of code of the controller; `ChangeError` if it cannot be made."""
+        wanted = plain_requests(request.changes)
+        change = builder.ask(self.run_state.known_changes, wanted, request.scheduler, time.monotonic())
+        self.send_to_controller(change.command)
+        return change
+
+    def send_to_controller(self, command: Command) -> None:
+        """Send the controller a command; it is in the same process."""
+        self.links[CONTROLLER].send(command_frame(command))
 
     def stop(self) -> None:
         """End the run for `flux stop`."""
