@@ -67,7 +67,7 @@ def _reconfigure(options: argparse.Namespace) -> int:
     )
     request = requests.ReconfigureRequest(changes=(wanted,), scheduler=options.scheduler, within_s=options.timeout)
     change = Target.of(options).ask(request, options.timeout + _MARGIN_S)
-    print_result(json.dumps(change) if options.json else _told(change))
+    print_result(json.dumps(change) if options.json else _described(change))
     return 0
 
 
@@ -79,7 +79,7 @@ def _parameter(word: str) -> tuple[str, Any]:
         return name, text
 
 
-def _told(change: dict[str, Any]) -> str:
+def _described(change: dict[str, Any]) -> str:
     if change["delay_s"] is None:
         when = "the stream ended before all partitions had a row after that"
     else:
