@@ -33,7 +33,7 @@ OF_A_LOST_TAIL: set[Point] = {(CONTROLLER, "before-views-lost"), (CONTROLLER, "a
 # Only a run that is balanced comes to these, and only with a slow site (test_slow_sites.py).
 OF_BALANCE: set[Point] = {(CONTROLLER, f"step-{what}") for what in ("copy-costs", "slow", "retire")}
 EVERY: set[Point] = {(kind, point) for kind, points in crash_points().items() for point in points}
-# No program asks for a change of code yet: only simulated worlds do (rules 43 to 53).
+# A change of code leads to these (test_changes_and_deaths.py).
 SAID_OF_CHANGES = ("ask", "rehearse", "report-change", "reconfigure", "abort-change", "attempt-overdue")
 SAID_OF_CHANGES += ("checkpoint-retained", "prepared", "cannot", "bound", "past", "passed")
 OF_CHANGES: set[Point] = {(k, point) for k, point in EVERY if point.endswith(tuple(f"-{s}" for s in SAID_OF_CHANGES))}
