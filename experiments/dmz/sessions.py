@@ -49,6 +49,8 @@ class Sessions(KeyTableOperator):
     Where the ts of a start or of its end is null, so is the `dur` of that session.
     """
 
+    changeable = ()
+
     is_by_key = True
     needs_order = True
 

@@ -38,8 +38,25 @@ def changed_step(planned: OperatorStep, before: OperatorStep, change: StepChange
         raise
     except FluxError as error:
         raise ChangeError(str(error)) from error
+    _check_changeable(before, planned, change)
     step = replace(planned, factory=factory, parameters=parameters, output=before.output if output is None else output)
     return StepEdition(step, _state_change(before, step, change, code))
+
+
+def _check_changeable(before: OperatorStep, planned: OperatorStep, change: StepChange) -> None:
+    """Raise unless the operator goes on with its state when these parameters change."""
+    may_change = getattr(_declaring(before), "changeable", None)
+    changed = {**planned.parameters, **change.parameters}
+    names = [
+        name for name, value in changed.items() if name not in before.parameters or before.parameters[name] != value
+    ]
+    fixed = [name for name in names if may_change is not None and name not in may_change]
+    if fixed and not change.operator:
+        goes_on = f"; it goes on with another {' or '.join(may_change)}" if may_change else ""
+        raise ChangeError(
+            f"step {planned.name!r}: its state depends on {', '.join(fixed)}, which cannot be changed{goes_on}. Give "
+            "the change another operator, with migrate=..., or start the flow anew"
+        )
 
 
 def _state_change(before: OperatorStep, step: OperatorStep, change: StepChange, code: EditionCode) -> StateChange:

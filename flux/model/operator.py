@@ -204,6 +204,8 @@ class PooledOperator:
     # Large state is read in a fork of the site, while the site continues. Set False if a fork cannot read it: the
     # state is in a file, a database or another process, or reading it needs a thread.
     state_in_memory: ClassVar[bool] = True
+    # The parameters that may change while rows flow, with the state as it is: what `on_change` takes. None: any.
+    changeable: ClassVar[tuple[str, ...] | None] = None
 
     def __init_subclass__(cls) -> None:
         if "process_marked" in cls.__dict__:

@@ -59,6 +59,8 @@ class CountWindow(KeyTableOperator):
     if no row of the window has a value. A NaN makes maximum and mean of its windows NaN.
     """
 
+    changeable = ()
+
     is_by_key = True
     needs_order = True
 

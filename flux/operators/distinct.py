@@ -36,6 +36,8 @@ class Distinct(PooledOperator):
     without event time. Nothing is emitted at watermarks and at the end of the stream.
     """
 
+    changeable = ()
+
     is_by_key = True
     needs_order = True
     passes_rows_on = True  # Unchanged and at once: a column of event time stays one after this step.

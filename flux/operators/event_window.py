@@ -62,6 +62,8 @@ class WindowSettings:
 class EventWindow(PooledOperator):
     """Abstract base of the operators that aggregate the rows of a key by event time."""
 
+    changeable = ()
+
     is_by_key = True
     needs_order = True
     # A window ends after the watermark before the one that closes it: else that would have closed it.

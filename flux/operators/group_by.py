@@ -51,11 +51,14 @@ class GroupBy(PooledOperator):
     the stream, for each key with a row since the last one. They are in the order of keys within a partition; partitions
     take turns, as in `TimeWindow`.
 
+    While rows flow, `emit` may be changed (`run.reconfigure`).
+
     Rows are added one after the other in row order, so sums of floats equal those of a loop over the rows.
     """
 
     is_by_key = True
     needs_order = True
+    changeable = ("emit",)
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("GroupBy", list(parameters), _PARAMETERS)
@@ -73,6 +76,10 @@ class GroupBy(PooledOperator):
         if not self._key:
             raise PlanError(f"step {context.step!r}: GroupBy groups by its exchange's columns. Put one before it")
         self._schema: pa.Schema | None = None
+
+    def on_change(self, context: Context) -> None:
+        """Emit as the new parameters say from now on."""
+        _, self._emit = _settings(context.parameters)
 
     def _begin(self, rows: pa.Schema) -> None:
         """Create the state for rows of this schema."""

@@ -62,6 +62,8 @@ class Join(PooledOperator):
     `OuterJoin` also emits rows that are in no pair, for ``how="left"``, ``"right"`` and ``"outer"``.
     """
 
+    changeable = ()
+
     def __init__(self) -> None:
         self._runs: list[SortedRun] = []  # The oldest first.
 

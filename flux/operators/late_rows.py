@@ -35,6 +35,8 @@ class DropsLateRows(Protocol):
 class LateRows(PooledOperator):
     """Forwards the rows that an operator of the class `dropping`, with the same parameters, drops as late."""
 
+    changeable = ()
+
     needs_order = True
 
     def __init__(self, dropping: DropsLateRows) -> None:

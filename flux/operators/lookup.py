@@ -36,6 +36,8 @@ __all__ = ["Lookup", "TableLookup"]
 class TableLookup(PooledOperator):
     """Adds the columns of a table's row to each row with its key; the table does not change."""
 
+    changeable = ()
+
     is_one_to_many = False
     passes_rows_on = True
 
@@ -89,6 +91,8 @@ class Lookup(KeyTableOperator):
     of `b`. State is the last row of each key. A row of `b` with true in the column `deletes` removes the row of its
     key.
     """
+
+    changeable = ()
 
     needs_order = True
 

@@ -64,12 +64,15 @@ class TopK(PooledOperator):
     (`report.late`), and so is a row without event time. These orders hold within a partition; partitions take turns, as
     in `TimeWindow`.
 
+    While rows flow, `k` may be changed (`run.reconfigure`): if it grows, rows that were dropped before stay dropped.
+
     To rank keys by an aggregate, put a `TimeWindow` before it, exchange by ``window_start``, and give ``time=
     "window_start"`` and the same `size_ms`.
     """
 
     is_by_key = True
     needs_order = True
+    changeable = ("k",)
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("TopK", list(parameters), _PARAMETERS)
@@ -93,6 +96,12 @@ class TopK(PooledOperator):
         if not self._key:
             raise PlanError(f"step {context.step!r}: TopK ranks by its exchange's columns. Put one before it")
         self._schema: pa.Schema | None = None
+
+    def on_change(self, context: Context) -> None:
+        """Rank as many rows as the new parameters say from now on; those that were dropped before stay dropped."""
+        self._k, _, _ = _settings(context.parameters)
+        if self._schema is not None:
+            self._table.values["full"][:] = False
 
     def _begin(self, rows: pa.Schema) -> None:
         """Create the state for rows of this schema."""
