@@ -340,3 +340,78 @@ def test_a_change_and_a_death_meet(name: str, numbers: Numbers) -> None:
         report = numbers.end(run)
     steps = [lambda n: n + 1, lambda n: n + 10, lambda n: n + 100, lambda n: n + 1_000]
     assert collected(report) == expected(report.inputs, dict(zip(positions, steps, strict=True)))
+
+
+class _Tags(flux.KeyedOperator):
+    """Tags each row with the edition that has processed it, so many times."""
+
+    times = 1
+
+    def open(self, context: flux.Context) -> None:
+        self.edition = context.parameters.get("edition", 1)
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        seen = (state or 0) + 1
+        tagged = {"k": row.k, "n": row.n, "by": self.name, "seen": seen, "edition": self.edition}
+        return seen, [tagged] * self.times
+
+
+TAGGED = {"k": "int64", "n": "int64", "by": "string", "seen": "int64", "edition": "int64"}
+
+
+class Left(_Tags):
+    output: ClassVar = TAGGED
+    name = "left"
+
+
+class Right(_Tags):
+    output: ClassVar = TAGGED
+    name = "right"
+    times = 2
+
+
+class Last(flux.KeyedOperator):
+    output: ClassVar = TAGGED | {"last": "int64"}
+
+    def open(self, context: flux.Context) -> None:
+        self.edition = context.parameters.get("edition", 1)
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return None, [row._asdict() | {"last": self.edition}]
+
+
+@pytest.mark.parametrize("scheduler", ["sn", "epoch"])
+def test_no_row_is_processed_by_the_code_of_both_editions(scheduler: str, numbers: Numbers) -> None:
+    """A branch, a one-to-many step, a union, a join and a second exchange change together."""
+
+    def rows(first: int, count: int) -> Any:
+        made = numbers(first, count)
+        return None if made is None else made | {"n": [*range(first, first + len(made["k"]))]}
+
+    flow = flux.Dataflow("branches")
+    keyed = flow.source(flux.sources.Generator(rows, rate=6_000)).exchange("k", partitions=4)
+    left, right = keyed.apply(Left), keyed.apply(Right)
+    both = left.union(right).exchange("n", partitions=4).apply(Last)
+    both.sink(flux.sinks.Collect())
+    pairs = left.join(right, on=["k", "n"], within=100, partitions=4)
+    pairs.sink(flux.sinks.Collect())
+    with flow.start(sites=3) as run:
+        run.wait_for_output(6_000)
+        wanted = {name: flux.change(edition=2) for name in ("Left", "Right", "Last")}
+        first = run.reconfigure(wanted, scheduler)
+        run.kill("site-3")
+        second = run.reconfigure({name: flux.change(edition=3) for name in wanted}, scheduler)
+        report = numbers.end(run)
+
+    def edition(n: int) -> int:
+        return 1 + (n + 1 > first.position) + (n + 1 > second.position)
+
+    assert first.position < second.position < report.inputs
+    united, joined = report.tables
+    assert united["n"].to_pylist() == [n for n in range(report.inputs) for _ in range(3)]
+    for row in united.to_pylist():
+        assert row["edition"] == row["last"] == edition(row["n"]), row
+        assert row["seen"] == row["n"] // KEYS + 1, "the state went on"
+    assert joined["n"].to_pylist() == [n for n in range(report.inputs) for _ in range(2)]
+    for row in joined.to_pylist():
+        assert row["edition"] == row["edition_right"] == edition(row["n"]), row
