@@ -94,8 +94,8 @@ class Peers:
         peer, sock = guest
         try:
             link = await self._linked(peer)
-            if link in self._given_up:
-                sock.close()  # It may dial again and again; both ends report to the controller.
+            if link is None or link in self._given_up:
+                sock.close()  # It may dial again: one that is dead is refused then, and of a link given up both report.
                 return
             await link.resume(sock)
         except frames.BadFrame as error:
@@ -112,14 +112,14 @@ class Peers:
         is_dead = view is not None and (peer in view.dead or view.has_forgotten(peer))
         return "the others have declared it dead, and go on without it" if is_dead else None
 
-    async def _linked(self, peer: str) -> Link:
-        """Return the link to a peer; it may know of a view, and of us, before we know of it."""
+    async def _linked(self, peer: str) -> Link | None:
+        """Return the link to a peer, which may know of a view, and of us, before we know of it; None if it is dead."""
         with trio.move_on_after(_INTRODUCTION_TIMEOUT_S):
-            while peer not in self.links:
+            while peer not in self.links and self._why_refused(peer) is None:
                 await self._viewed.wait()
-        if peer not in self.links:
+        if peer not in self.links and self._why_refused(peer) is None:
             raise frames.BadFrame(f"{peer!r} is not in the view")
-        return self.links[peer]
+        return self.links.get(peer)
 
     # Links, and connections that this process makes.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -11,6 +12,8 @@ import trio.testing
 
 from flux.protocols.messages import View
 from flux.site.peers import Peers
+from flux.wire.connections import Identity
+from flux.wire.handshake import dial_handshake
 
 
 class SilentLink:
@@ -152,3 +155,64 @@ def test_members_and_those_who_may_become_one_are_let_in(peer: str) -> None:
 
 def test_before_the_first_view_everybody_is_let_in() -> None:
     assert Peers._why_refused(SimpleNamespace(_view=None), "site-1") is None
+
+
+# Who connects before this process knows of it.
+
+NODES = ("site-1", "site-2", "site-3")
+
+
+def known_by(number: int, dead: frozenset[str] = frozenset()) -> View:
+    return View(number=number, nodes=NODES, dead=dead, copies=())
+
+
+def peers_of_site_2(nursery: trio.Nursery) -> Peers:
+    """The peers of a site that has got no view yet."""
+
+    def identity(name: str) -> Identity:
+        return Identity(name=name, run="run", secret=b"secret of the run")
+
+    def ignored(*_: Any) -> None:
+        return None
+
+    config = SimpleNamespace(identity=identity, route=None)
+    handler = SimpleNamespace(nursery=nursery, log=ignored, forget_chunks=ignored)
+    return Peers(config, "site-2", handler)  # type: ignore[arg-type]
+
+
+async def first_byte_or_end(sock: socket.socket, peers: Peers, *views: View) -> bytes:
+    """What site-1 finds on its connection when site-2 has got these views, one right after another."""
+    sock.setblocking(False)
+    await dial_handshake(sock, name="site-1", secret=b"secret of the run", run="run")
+    await trio.testing.wait_all_tasks_blocked()
+    for view in views:
+        peers.link_up(view, {})
+    with trio.fail_after(1):
+        await trio.lowlevel.wait_readable(sock)
+    return sock.recv(1)
+
+
+def found_by_one_that_came_early(*views: View) -> bytes:
+    async def connect() -> bytes:
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        async with trio.open_nursery() as nursery:
+            peers = peers_of_site_2(nursery)
+            peers.accepted(here)
+            with there:
+                found = await first_byte_or_end(there, peers, *views)
+            nursery.cancel_scope.cancel()
+        return found
+
+    return trio.run(connect)
+
+
+def test_a_peer_that_connects_before_the_view_that_has_it_is_linked_when_that_comes() -> None:
+    assert found_by_one_that_came_early(known_by(1)), "the link begins"
+
+
+@pytest.mark.parametrize("first", [(known_by(1),), ()], ids=["in a view that was late", "in no view"])
+def test_the_connection_of_a_peer_that_is_dead_before_this_process_knows_of_it_is_closed(
+    first: tuple[View, ...],
+) -> None:
+    assert found_by_one_that_came_early(*first, known_by(2, dead=frozenset({"site-1"}))) == b""
