@@ -96,6 +96,12 @@ class _Gate:
 
 
 class _Gatekeeper(trio.abc.Instrument):
+    def __init__(self, clock: WorldClock) -> None:
+        self._clock = clock
+
+    def before_io_wait(self, timeout: float) -> None:
+        self._clock.catch_up()  # Else what was due is not done while tasks can run.
+
     def task_spawned(self, task: trio.lowlevel.Task) -> None:
         process = task.context.get(running)
         if process is not None:
@@ -117,7 +123,7 @@ class Kernel:
             str, str
         ] = {}  # What differs from one run of a world to the next, and what the trace has instead.
         self.effects = 0
-        self.gatekeeper: trio.abc.Instrument = _Gatekeeper()
+        self.gatekeeper: trio.abc.Instrument = _Gatekeeper(self.clock)
         self._digest = hashlib.sha256()
 
     @property

@@ -2,6 +2,7 @@
 
 What is due is a deadline of trio's, or a call that was arranged by `at`: data arrives, a process starts. Calls are made
 when no task can run, by trio's loop itself: a task that made them would cost several turns of the loop for each.
+A task may let time pass (`jump`); calls that fell due then are made when its step is over, before other deadlines.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class WorldClock(trio.abc.Clock):
         self._calls: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._is_stopped = False
+        self._has_jumped = False
 
     def at(self, when: float, call: Callable[[], None]) -> None:
         """Make a call at this time; calls of one time are made in the order in which they were arranged."""
@@ -35,8 +37,15 @@ class WorldClock(trio.abc.Clock):
         self._calls.clear()
 
     def jump(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let time pass while a task runs. `catch_up` is to be called after its step."""
         self.now += seconds
+        self._has_jumped = True
+
+    def catch_up(self) -> None:
+        """Make the calls that were due while a task let time pass: before trio looks at deadlines."""
+        if self._has_jumped:
+            self._has_jumped = False
+            self._make_due_calls()
 
     # What trio calls.
 
@@ -54,6 +63,9 @@ class WorldClock(trio.abc.Clock):
         if due == float("inf"):
             return due
         self.now = max(self.now, due)
-        while calls and calls[0][0] <= self.now:
-            heapq.heappop(calls)[2]()
+        self._make_due_calls()
         return 0.0
+
+    def _make_due_calls(self) -> None:
+        while self._calls and self._calls[0][0] <= self.now:
+            heapq.heappop(self._calls)[2]()

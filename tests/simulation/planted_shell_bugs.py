@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import trio
 
+from flux.controller import failure_detector
 from flux.controller.controller_process import ControllerProcess
 from flux.site.egress.sink_writer import SinkWork, SinkWriter
 from flux.site.heartbeat import Heartbeat
@@ -175,6 +176,11 @@ def never_suspect() -> AbstractContextManager[Any]:
         return
 
     return patch.object(ControllerProcess, "_detect_silent_nodes", look_at_nothing)
+
+
+def suspect_at_once() -> AbstractContextManager[Any]:
+    """The controller takes a node for dead that is stopped for as long as a single beat takes."""
+    return patch.object(failure_detector, "MISSED_MAX", 1)
 
 
 PLANTED = (

@@ -23,6 +23,7 @@ from .planted_shell_bugs import (
     publish_before_journal,
     read_once,
     send_before_journal,
+    suspect_at_once,
     take_before_sink,
     take_the_unreadable_for_empty,
 )
@@ -60,12 +61,16 @@ def test_the_bug_is_found_and_the_same_world_without_it_does_not_fail(plant: Pla
 
 
 @pytest.mark.parametrize(
-    ("plant", "kind"),
-    [(take_the_unreadable_for_empty, "read"), (fail_for_want_of_memory, "memory")],
-    ids=lambda value: getattr(value, "__name__", value),
+    ("plant", "kinds"),
+    [
+        (take_the_unreadable_for_empty, ("read",)),
+        (fail_for_want_of_memory, ("memory",)),
+        (suspect_at_once, ("disk", "stop")),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, tuple) else value.__name__,
 )
-def test_the_bug_is_found_by_faults_of_its_kind(plant: Plant, kind: str) -> None:
-    assert not run_world(found_from(plant, 0, kinds=(kind,)), (kind,)).violations
+def test_the_bug_is_found_by_faults_of_its_kinds(plant: Plant, kinds: tuple[str, ...]) -> None:
+    assert not run_world(found_from(plant, 0, kinds=kinds), kinds).violations
 
 
 def test_a_failure_is_shrunk_to_fewer_faults() -> None:
