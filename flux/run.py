@@ -107,10 +107,9 @@ class Run:
         self._entry: Path | None = None
         try:
             self._launch()
-            self._await_start()
-            for source in self._sources:
-                source.start()
             self._register()
+            self._await_start()
+            self._start_sources()
         except BaseException:
             self.stop()
             raise
@@ -193,6 +192,13 @@ class Run:
             spawner.close()
             raise
         self._driver = self._make_driver(listener, spawner)
+
+    def _start_sources(self) -> None:
+        with self._ending:  # A command may stop the run meanwhile: then no source is started.
+            if self._stopped:
+                raise self._run_state.error or FluxError("the run was stopped as it started")
+            for source in self._sources:
+                source.start()
 
     def _register(self) -> None:
         """Enter the run into the registry, so that commands find it; without that it runs too."""

@@ -79,6 +79,8 @@ class Status(dict[str, Any]):
     error: str | None = None
     # What balance is doing: "off", collecting statistics, or moving partitions.
     balance: str = "off"
+    # Whether the first view is not there yet: processes start, operators and sinks are opened.
+    starting: bool = False
 
     @property
     def health(self) -> str:
@@ -91,6 +93,8 @@ class Status(dict[str, Any]):
             return f"failed: {self.error}"
         if self.ended:
             return "the source has ended, and all output is durable"
+        if self.starting:
+            return "it is starting"
         if self.building:
             return f"{self.building} copies are being built"
         return "every partition has all its copies" if self.whole else "copies are missing"
@@ -119,5 +123,6 @@ class Status(dict[str, Any]):
             "late": self.late,
             "error": self.error,
             "balance": self.balance,
+            "starting": self.starting,
             "health": self.health,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -168,6 +169,50 @@ def test_stop_ends_a_run_whose_handle_is_lost(runs: Path, capsys: pytest.Capture
     assert list(runs.iterdir()) == []
     assert "was stopped by `flux stop`" in run.status().health
     run.stop()  # It waits until the files of the run are removed, too.
+
+
+class SlowToOpen(Same):
+    """It can be opened when the file `go` is there."""
+
+    def open(self, context: flux.Context) -> None:
+        wait_until(lambda: Path(context.parameters["go"]).exists(), "it may be opened")
+
+
+def starting(go: Path) -> flux.Dataflow:
+    flow = flux.Dataflow("job")
+    rows = flow.source(flux.sources.Table([{"v": 1}])).exchange("v", partitions=4)
+    rows.apply(SlowToOpen, go=str(go)).sink(flux.sinks.Null())
+    return flow
+
+
+def test_a_run_that_has_not_started_yet_is_found_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def looks_stuck() -> bool:
+        with contextlib.suppress(AssertionError):  # There is no run yet.
+            looks.append(json.loads(called(capsys, 0, "status", "job", "--json")))
+        return any(process["stuck"] for each in looks for process in each["processes"])
+
+    looks: list[Any] = []
+    with ThreadPoolExecutor() as pool:
+        start = pool.submit(starting(tmp_path / "go").start, sites=2, stuck_after_s=0.2)
+        wait_until(looks_stuck, "no status said what the run waits for")
+        assert looks[-1]["health"] == "it is starting" and not looks[-1]["whole"] and looks[-1]["t_s"] == 0
+        assert "job, 0.0 s: it is starting" in called(capsys, 0, "top", "job", "--once")
+        (tmp_path / "go").touch()
+        with start.result() as run:
+            assert run.wait(60).outputs == 1
+            assert run.status().health == "the source has ended, and all output is durable"
+
+
+def test_a_run_is_stopped_as_it_starts(tmp_path: Path, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ThreadPoolExecutor() as pool:
+        start = pool.submit(starting(tmp_path / "go").start, sites=2)
+        wait_until(lambda: list(runs.glob("*.json")), "the run was not registered")
+        assert called(capsys, 0, "stop", "job") == "job is stopped\n"
+        with pytest.raises(FluxError, match="job was stopped by `flux stop`"):
+            start.result()
+    assert list(runs.iterdir()) == []
 
 
 # How they find it.

@@ -1,6 +1,6 @@
 """The directory of a run, for its sockets and journals, and the claim of its owner until the run is registered.
 
-A run is in the registry once all its processes are up. Until then a claim there names its directory: it is written
+A run is in the registry once its program answers commands. Until then a claim there names its directory: it is written
 before the directory is made, and locked by the program and its spawner. If both are killed meanwhile, the lock is gone,
 and the next run removes the directory. A lock needs no pid, which may be of a process in another container.
 """
