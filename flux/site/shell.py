@@ -102,6 +102,7 @@ class Shell:
         self._edges = {stage: [edge.number for edge in plan.output_edges(stage)] for stage in (0, *plan.stages)}
         self._working = trio.CancelScope()
         self._wake = trio.Event()
+        self._started = trio.Event()
         self.watch = StuckWatch(plan, plan.policy.stuck_after_s)
         self._recorder: Recorder | None = None
         self._crashes = crash_points.watch(self.name, self._flush)
@@ -155,11 +156,11 @@ class Shell:
             self.nursery = nursery
             self.reports.connect(await self._find(self.reports.peer, self.config.leader))
             nursery.start_soon(self.reports.write)
+            # Before the role opens operators or sinks: the loop waits for as long as that takes.
+            Heartbeat(self.config.address(CONTROLLER), self.config.identity(self.name), self.watch).start()
             self.node = await self.role.prepare() or self.node
             if self.config.record is not None:
                 self._recorder = Recorder(self.config.record / f"{self.name}{SUFFIX}", self.node)
-            # Before the role starts: it opens operators, and the loop waits for as long as that takes.
-            Heartbeat(self.config.address(CONTROLLER), self.config.identity(self.name), self.watch).start()
             nursery.start_soon(self._read_driver)
             nursery.start_soon(self._keep_controller, address.bound(listener))
             nursery.start_soon(accept_loop, listener, self.peers.accepted)
@@ -173,7 +174,10 @@ class Shell:
     async def _guarded_loop(self) -> None:
         with self._working:
             try:
-                self.role.start(self.nursery)
+                try:
+                    self.role.start(self.nursery)
+                finally:
+                    self._started.set()
                 await self._loop()
             except SchemaConflict as error:
                 self.fail(OperatorError(f"{error}. Declare `output` with the operator before the sink"))
@@ -306,6 +310,7 @@ class Shell:
 
     async def _keep_controller(self, here: str) -> None:
         """Stay connected to the controller, or to the next one that is started in its place."""
+        await self._started.wait()  # Operators that open slowly would hold up the handshake for too long.
         while True:
             link = Link(CONTROLLER, await self._find(CONTROLLER, CONTROLLER))
             self.peers.controller = link

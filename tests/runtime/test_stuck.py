@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import flux
 from flux.commands.top import screen
+from flux.wire.handshake import answer_handshake
 
 from .user_errors import ROWS, flow_of, keyed
 from .waiting import wait_until
@@ -99,10 +101,10 @@ def opening(operator: Any, go: Path) -> flux.Dataflow:
 def test_an_operator_that_does_not_open_is_named_until_it_does(
     operator: Any, where: str, on_error: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    text = f"step {operator.__name__} has not returned for 0 s: stage 1, {where}, it is opened. It is in hang ("
+    text = rf"step {operator.__name__} has not returned for \d+ s: stage 1, {where}, it is opened. It is in hang \("
 
     def let_it_open() -> None:
-        wait_until(lambda: caplog.text.count(text) == 2, "both sites are stuck in it")
+        wait_until(lambda: len(re.findall(text, caplog.text)) == 2, "both sites are stuck in it")
         (tmp_path / "go").touch()
 
     naming = threading.Thread(target=let_it_open, daemon=True)
@@ -113,6 +115,17 @@ def test_an_operator_that_does_not_open_is_named_until_it_does(
     assert f"called by {operator.__name__}.open (" in caplog.text and "test_stuck.py" in caplog.text
 
 
+def test_an_operator_that_opens_slowly_is_not_taken_for_a_stranger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(answer_handshake.__kwdefaults__, "deadline_s", 0.5)
+    timer = threading.Timer(2.0, (tmp_path / "go").touch)
+    timer.start()
+    with opening(OpeningKeys, tmp_path / "go").start(sites=2) as run:
+        assert run.wait(60).outputs == len(ROWS)
+    assert "closed a connection" not in caplog.text
+
+
 def test_a_run_that_does_not_start_says_which_operator_does_not_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +133,47 @@ def test_a_run_that_does_not_start_says_which_operator_does_not_open(
     with pytest.raises(TimeoutError, match="waited 10 s for start") as raised:
         opening(Opening, tmp_path / "go").start(sites=2, stuck_after_s=0.3)
     for site in ("site-1", "site-2"):
-        assert f". {site}: step Opening has not returned for 0 s: stage 1, partitions 1, it is op" in str(raised.value)
+        says = rf"\. {site}: step Opening has not returned for \d+ s: stage 1, partitions 1, it is opened"
+        assert re.search(says, str(raised.value))
+
+
+class SlowToOpen(flux.sinks.Null):
+    """It can be opened when the file `go` is there; if `later`, the first time at once."""
+
+    def __init__(self, go: Path, later: bool) -> None:
+        self._go = go
+        self._first = go.with_name("first") if later else None
+
+    def open(self, directory: Path) -> int | None:
+        if self._first is None or self._first.exists():
+            hang(self._go)
+        else:
+            self._first.touch()
+        return None
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["as the run starts", "after a kill"])
+def test_a_sink_that_does_not_open_is_named_until_it_does(
+    later: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = re.compile(r"sink SlowToOpen has not returned for \d+ s: stage 2, it is opened. It is in hang \(")
+    flow = flow_of(source=flux.sources.Table(ROWS, rate=500), sink=SlowToOpen(tmp_path / "go", later))
+
+    def let_it_open() -> None:
+        wait_until(lambda: text.search(caplog.text) is not None, "the egress is stuck in it")
+        (tmp_path / "go").touch()
+
+    if not later:
+        threading.Thread(target=let_it_open, daemon=True).start()
+    with flow.start(sites=2, stuck_after_s=0.3) as run:
+        if later:
+            run.wait_for_output(1)
+            run.kill("egress")
+            wait_until(lambda: any(map(text.search, stuck_texts(run))), "status names it")
+            let_it_open()
+        assert run.wait(60).outputs == len(ROWS)
+        assert stuck_texts(run) == []
+    assert "called by SlowToOpen.open (" in caplog.text and "test_stuck.py" in caplog.text
 
 
 def test_slow_rows_are_not_stuck() -> None:

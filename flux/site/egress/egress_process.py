@@ -51,7 +51,9 @@ class EgressProcess(Role):
         return Node(name, [writer.machine(name) for writer in self._writers], self._incarnation)
 
     async def prepare(self) -> Node:
-        """Resume after what the driver has collected."""
+        """Open the sinks, and resume after what they have and the driver has collected."""
+        for writer in self._writers:
+            self._call_watched(writer, "it is opened", writer.open)
         for _ in [writer for writer in self._writers if writer.collects]:
             if (frame := await self.shell.reports.receive()) is not None:
                 held = read_command(frame[0])
@@ -70,7 +72,7 @@ class EgressProcess(Role):
             raise self.unusable
         for writer in self._writers:
             if writer.progress is not None and writer.progress.ended:
-                writer.close()
+                self._call_watched(writer, "it is closed", writer.close)
             if writer.sink.blocks and not writer.collects:
                 nursery.start_soon(self._serve_sink, writer)
             elif writer.sink.flush_every_s is not None and not writer.collects:

@@ -60,17 +60,24 @@ class SinkWriter:
         self._in_use = threading.Lock()
         self._schema: pa.Schema | None = None
         self._edition = 0  # Of the code before the sink.
+        self._journal: SinkJournal | None = None
         if not self.collects:
             try:
-                self._open()
+                filesystem.make_directory(self._directory, 0o700)
+                self._journal = SinkJournal(self._directory / JOURNAL)
             except Exception as error:
                 self.unusable = error  # Reported when there is a connection to report it on.
 
-    def _open(self) -> None:
-        filesystem.make_directory(self._directory, 0o700)
-        progress = SinkJournal(self._directory / JOURNAL)
-        with self._blaming("was opened"):
-            progress.resume(self.sink.open(self._directory))
+    def open(self) -> None:
+        """Open the sink, and resume after what it has; an error is reported later, too."""
+        if (progress := self._journal) is None:
+            return
+        try:
+            with self._blaming("was opened"):
+                progress.resume(self.sink.open(self._directory))
+        except Exception as error:
+            self.unusable = error
+            return
         self.progress = progress
         self.resume(progress.reached, progress.upto)
 

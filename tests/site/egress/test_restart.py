@@ -98,6 +98,7 @@ async def live(process: Played, steps: list[int], *, crash: bool) -> None:
     """One life: data comes in ranges of these lengths; at the end it dies, or gets all the rest and is through."""
     async with trio.open_nursery() as nursery:
         process.shell.nursery = nursery
+        process.shell.node = await process.prepare()
         nursery.start_soon(process.shell._guarded_loop)
         process.shell.enqueue(process.view())
         await trio.testing.wait_all_tasks_blocked()
@@ -228,6 +229,7 @@ def test_a_sink_is_flushed_as_often_as_it_asks_and_when_the_run_stops(tmp_path: 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             process.shell.nursery = nursery
+            process.shell.node = await process.prepare()
             nursery.start_soon(process.shell._guarded_loop)
             with trio.fail_after(60):
                 await flushed.wait()
@@ -255,6 +257,7 @@ def test_what_a_sink_raises_as_it_is_flushed_ends_the_run_and_is_said_when_it_st
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             process.shell.nursery = nursery
+            process.shell.node = await process.prepare()
             nursery.start_soon(process.shell._guarded_loop)
             with trio.fail_after(60):
                 while not process.errors:

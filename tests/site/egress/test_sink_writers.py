@@ -113,6 +113,7 @@ async def live(process: Played, steps: list[tuple[int, int]], *, crash: bool) ->
     """One life: step (i, n) brings n numbers more on lane i; at the end it dies, or gets the rest and is through."""
     async with trio.open_nursery() as nursery:
         process.shell.nursery = nursery
+        process.shell.node = await process.prepare()
         nursery.start_soon(process.shell._guarded_loop)
         process.begin()
         await trio.testing.wait_all_tasks_blocked()
