@@ -321,8 +321,8 @@ class Run:
     def status(self) -> Status:
         """Return a snapshot: processes, whether all partitions have their copies, rows, rates and failures."""
         assert self._driver is not None
-        self._driver.wait(lambda run_state: run_state.has_inputs_of_outputs or self._stopped, INPUTS_TIMEOUT_S)
-        with self._driver.changed:
+        with self._driver.changed:  # Else a report of the egress may be taken between the two.
+            self._driver.wait(lambda run_state: run_state.has_inputs_of_outputs or self._stopped, INPUTS_TIMEOUT_S)
             return make_status(self._plan.name, self._run_state, self._driver.processes)
 
     def metrics(self) -> Metrics:

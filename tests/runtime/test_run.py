@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -459,6 +460,31 @@ def test_a_status_has_the_input_that_the_output_stems_from(
         (tmp_path / "report").touch()
         assert (status.result().inputs, status.result().outputs) == (ROWS, 20)
         (tmp_path / "20").touch()
+
+
+def test_no_report_is_taken_between_the_wait_for_the_input_and_the_status(
+    fake: Callable[..., None],
+) -> None:
+    taken: list[int] = []
+    fake()
+    with flow().start(sites=2) as run, ThreadPoolExecutor() as pool:
+        driver = run._driver
+        assert driver is not None
+        wait = driver.wait
+
+        def take() -> None:
+            with driver.changed:
+                taken.append(1)
+
+        def wait_and_let_another_take(until: Callable[..., bool], timeout_s: float | None) -> bool:
+            found = wait(until, timeout_s)
+            futures.wait([pool.submit(take)], timeout=0.2)
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver, "wait", wait_and_let_another_take)
+            patch.setattr("flux.run.make_status", lambda *known: list(taken))
+            assert run.status() == []
 
 
 def test_rates_are_those_of_the_last_seconds() -> None:
