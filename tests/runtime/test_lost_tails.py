@@ -75,7 +75,8 @@ def to_parquet(rows: flux.Stream, path: Path) -> Callable[[], list[dict[str, Any
 
 
 def is_up(run: flux.Run, process: str) -> bool:
-    return any(each.name == process and each.state == "up" for each in run.status().processes)
+    status = run.status()  # One that has just connected may not have been given its pid.
+    return any(each.name == process and each.state == "up" and each.pid is not None for each in status.processes)
 
 
 SINKS = [to_lines, to_lines_in_any_order, to_parquet]
