@@ -50,7 +50,8 @@ class Files(Source):
     error. A restarted ingress finds files again in the same directory; if one of them is gone, that is an error. Files
     that had the name in between, if it was rotated more than once, are found by the number or date in their names.
 
-    The columns are those of the first file, unless `schema` declares them. A file with other columns ends the run, and
+    The columns are those of the first file, unless `schema` declares them. Of a text, its first records say what they
+    are, without those that cannot be read. A file with other columns ends the run, and
     so does one that cannot be read; in Parquet files, columns may be in any order. A line that cannot be read ends the
     run too; with ``flow.run(on_error="skip")`` it is skipped, and the report has its file and number.
 
@@ -164,8 +165,8 @@ class Files(Source):
             return self._format.schema(paths[0])
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             raise PlanError(
-                f"Files: {paths[0]} cannot be read as {self._name}: {error}. See that this user may read it, and that "
-                "format=... says what it is"
+                f"Files: {paths[0]} cannot be read as {self._name}: {error}. See that this user may read it and "
+                "that format=... says what it is, or name its columns with schema=..."
             ) from error
 
 

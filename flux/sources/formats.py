@@ -97,8 +97,27 @@ class TextFormat:
     grows = True
 
     def schema(self, path: Path) -> pa.Schema:
-        """Return the columns of a file."""
-        return self.table(self.first_chunk(path), None).schema
+        """Return the columns of a file, of which some of the first records may not be readable."""
+        chunk = self.first_chunk(path)
+        try:
+            return self.table(chunk, None).schema
+        except pa.ArrowException:
+            if not (most := self._readable(chunk)):
+                raise
+            return self.table(most, None).schema
+
+    def _readable(self, chunk: bytes) -> bytes:
+        """Return the records that can be read, from the start of a file; nothing if they are not most of them."""
+        names = self.names_end(chunk)
+        header, chunk = chunk[:names], chunk[names:]
+        readable, malformed = [], 0
+        for start, stop, error in self._split(chunk, lambda part: self.table(header + part, None)):
+            if error is None:
+                readable.append(chunk[start:stop])
+            else:
+                malformed += 1
+        records = sum(len(self.ends(part)) for part in readable)
+        return header + b"".join(readable) if records > malformed else b""
 
     def check_whole(self, path: Path) -> None:
         """Raise if a compressed file is not whole."""
@@ -146,22 +165,39 @@ class TextFormat:
 
     def _bisect(self, file: TextFile, chunk: bytes, schema: pa.Schema) -> tuple[list[pa.RecordBatch], list[Malformed]]:
         """Return the rows of records some of which cannot be read: halves of halves, until those are alone."""
+        rows: list[pa.RecordBatch] = []
+        malformed = []
+
+        def read(part: bytes) -> None:
+            rows.extend([_under(schema, batch) for batch in self.table(part, schema).combine_chunks().to_batches()])
+
+        for start, stop, error in self._split(chunk, read):
+            if error is not None:
+                line = file.line_at(file.place + start)
+                text = chunk[start:stop].decode("utf-8", "replace").rstrip()
+                malformed.append(Malformed(file.path, line, text, str(error)))
+        return rows, malformed
+
+    def _split(
+        self, chunk: bytes, read: Callable[[bytes], object]
+    ) -> Iterator[tuple[int, int, pa.ArrowException | None]]:
+        """Yield where records are that `read` takes together, and each that it does not take, with the error."""
         bounds = sorted({0, *self.ends(chunk).tolist(), len(chunk)})
-        rows, malformed, halves = [], [], [(0, len(bounds) - 1)]
+        halves = [(0, len(bounds) - 1)]
         while halves:
             first, last = halves.pop()
-            part = chunk[bounds[first] : bounds[last]]
+            start, stop = bounds[first], bounds[last]
             try:
-                if self.has_records(part):
-                    rows += [_under(schema, batch) for batch in self.table(part, schema).combine_chunks().to_batches()]
+                if self.has_records(chunk[start:stop]):
+                    read(chunk[start:stop])
             except pa.ArrowException as error:
                 if last - first > 1:
                     middle = (first + last) // 2
                     halves += [(middle, last), (first, middle)]
                 else:
-                    line = file.line_at(file.place + bounds[first])
-                    malformed.append(Malformed(file.path, line, part.decode("utf-8", "replace").rstrip(), str(error)))
-        return rows, malformed
+                    yield start, stop, error
+            else:
+                yield start, stop, None
 
     def has_records(self, chunk: bytes) -> bool:
         """Return whether there is more than empty lines, which are not records."""
@@ -170,6 +206,10 @@ class TextFormat:
     def ends(self, chunk: bytes) -> npt.NDArray[np.int64]:
         """Return where the records of a chunk end."""
         return np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + 1
+
+    def names_end(self, chunk: bytes) -> int:
+        """Return where the first record begins in the start of a file, after a line of names if there is one."""
+        return 0
 
     def begin(self, file: TextFile, schema: pa.Schema, upto: int | None, last: bool) -> int | None:
         """Check the start of a file; return the place of its first record, None if the header is not complete yet."""
@@ -226,6 +266,9 @@ class CsvFormat(TextFormat):
         # A line break ends a record only outside quotes: after an even number of them.
         outside = np.cumsum(octets == self._quote) % 2 == 0
         return np.flatnonzero((octets == ord("\n")) & outside) + 1
+
+    def names_end(self, chunk: bytes) -> int:
+        return 0 if self._names is not None else next(iter(self.ends(chunk).tolist()), 0)
 
     def begin(self, file: TextFile, schema: pa.Schema, upto: int | None, last: bool) -> int | None:
         if self._names is not None:

@@ -173,6 +173,38 @@ def test_a_line_that_cannot_be_read_is_skipped_and_reported_with_its_place(
         assert [record[:3] for record in skipped] == expected[len(expected) - len(skipped) :], "numbered alike"
 
 
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [("csv", "n,m\n1,1\n4\n5,5\n"), ("jsonl", '{"n": 1, "m": 1}\nwhat\n{"n": 5, "m": 5}\n')],
+)
+def test_the_columns_are_known_though_some_of_the_first_lines_cannot_be_read(
+    format: Any, text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a"
+    path.write_text(text)
+    flow = flux.Dataflow("bad lines")
+    flow.source(Files(path, format)).sink(flux.sinks.Collect())
+    with pytest.raises(FluxError, match=f'a cannot be read as {format} with the columns n int64, m int64.*"skip"'):
+        flow.run()
+    report = flow.run(on_error="skip")
+    assert report.table.to_pylist() == [{"n": 1, "m": 1}, {"n": 5, "m": 5}]
+    assert report.skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("csv", "n\n1,2\n3,4\n5\n"),
+        ("jsonl", 'what\nis\n{"n": 1}\n'),
+        ("jsonl", '{"n": 1}\n{"n": "one"}\n{"n": 2}\n'),
+    ],
+)
+def test_a_file_most_of_which_is_something_else_is_a_plan_error(format: Any, text: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(text)
+    with pytest.raises(PlanError, match=rf"a cannot be read as {format}: .*name its columns with schema=\.\.\."):
+        Files(tmp_path / "a", format)
+
+
 def test_lines_that_were_skipped_are_in_the_report_once_though_the_ingress_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     bad = {40, 1_500}
