@@ -101,7 +101,9 @@ class Dataflow:
         """Return the rows that a run with ``on_error="skip"`` skips, each once: `step`, `error` and `row`, as text.
 
         `row` holds the values of the row that the step refused, as JSON. Rows come from all steps, except those that
-        themselves follow the stream of skipped rows. Without ``on_error="skip"`` there are none.
+        themselves follow the stream of skipped rows. Without ``on_error="skip"`` there are none. Lines that `Files`
+        cannot read are not rows yet: they are in the report alone. To have them here, read the file with
+        ``format="text"`` and parse it in a step.
 
         >>> import flux
         >>> flow = flux.Dataflow("inverse")
