@@ -154,6 +154,8 @@ class Worker(Role):
         return final
 
     def may_begin(self, job: Consume) -> bool:
+        if not self._installer.has_pieces:
+            return True
         began_s = time.monotonic()
         with self._watched(job.stage):
             if not self._installer.install_one(job):

@@ -154,6 +154,11 @@ class CopyInstaller:
     def __init__(self) -> None:
         self._left: dict[tuple[int, int], _Left] = {}  # By stage and partition.
 
+    @property
+    def has_pieces(self) -> bool:
+        """Whether any copy has pieces left to install."""
+        return bool(self._left)
+
     def begin(self, effect: Install, steps: Sequence[Hosted], done: Callable[[float], None]) -> None:
         """Queue the pieces of a copy: they are installed before the partition is used; then `done` is called."""
         place = (effect.stage, effect.partition)
