@@ -14,6 +14,7 @@ import numpy as np
 
 from ..model.punctuation import Punctuation
 from ..protocols.messages import RowCounts
+from .partition_counts import count_rows
 from .rows import PARTITION, Rows, new_token
 
 
@@ -54,7 +55,7 @@ def row_counts(edges: Sequence[int], body: LaneBody) -> RowCounts:
     for edge in edges:
         rows = body.on(edge)
         if len(rows):
-            found = np.bincount(rows.hidden(PARTITION))
+            found = count_rows(rows.hidden(PARTITION))
             partitions = np.flatnonzero(found)
             counts += tuple(zip(repeat(edge), partitions.tolist(), found[partitions].tolist(), strict=False))
     return counts
