@@ -18,9 +18,10 @@ from typing import Any
 
 from ...exchange.channel_mask import ChannelMask
 from ...exchange.edge_bodies import make_body, row_counts
+from ...exchange.merge import merge
 from ...exchange.rows import Rows, punctuations_to_plain
 from ...hosting import Hosted
-from ...protocols.messages import Consume, Install, State
+from ...protocols.messages import Consume, Install, OutputRun, State
 from ...wire.codec import from_plain, to_plain
 from ...wire.frames import BadFrame, format_value
 from ...wire.state_codec import Parcel
@@ -28,6 +29,7 @@ from ...wire.state_types import StateTypes, TypedState, TypesByStep
 from ...wire.transfer import Arrival
 
 _COLLECTED_BYTES = 16 << 20
+_JOINED_ROWS_MAX = 256
 
 
 def copy_values(
@@ -42,20 +44,59 @@ def copy_values(
 
     `own` are the channels of the partition on each edge out of its stage: its output is what is sent there.
     """
-    kept = [run for run in message.runs if partition not in run.without]
-    bodies = [[run.body.on(edge).select(channels) for edge, channels in own.items()] for run in kept]
-    runs = tuple(
-        replace(run, rows=sum(map(len, parts)), without=frozenset()) for run, parts in zip(kept, bodies, strict=True)
-    )
-    plain = to_plain(replace(message, runs=runs), lambda body: None)
+    joined = list(_join(_runs_of(message, partition, own)))
+    plain = to_plain(replace(message, runs=tuple([run for run, _ in joined])), lambda body: None)
     yield [
         plain,
-        [[[rows.wide, punctuations_to_plain(rows.punctuations)] for rows in parts] for parts in bodies],
+        [[[rows.wide, punctuations_to_plain(rows.punctuations)] for rows in parts] for _, parts in joined],
         digest,
         consumed_rows,
     ]
     for number, step in enumerate(steps):
         yield from state_values(message.stage, number, step, partition)
+
+
+_RunParts = tuple[OutputRun, list[Rows]]  # A run with the rows of each edge.
+
+
+def _runs_of(message: State, partition: int, own: Mapping[int, ChannelMask]) -> Iterator[_RunParts]:
+    """Yield the donor's runs with what is of `partition` in them; those without anything are left out."""
+    for run in message.runs:
+        if partition not in run.without:
+            parts = [run.body.on(edge).select(channels) for edge, channels in own.items()]
+            rows = sum(map(len, parts))
+            if rows or any(part.punctuations for part in parts):
+                yield replace(run, rows=rows, without=frozenset()), parts
+
+
+def _join(runs: Iterable[_RunParts]) -> Iterator[_RunParts]:
+    """Join neighbouring runs until each has enough rows.
+
+    A donor has a run for each step, with few rows of one partition or none. A site that takes many copies would have
+    the runs of all its donors, and give each copy on with all of them.
+    """
+    group: list[_RunParts] = []
+    for each in runs:
+        if group and sum([run.rows for run, _ in group]) + each[0].rows > _JOINED_ROWS_MAX:
+            yield _joined(group)
+            group = []
+        group.append(each)
+    if group:
+        yield _joined(group)
+
+
+def _joined(group: Sequence[_RunParts]) -> _RunParts:
+    """Return runs as one, which ends where the last of them does."""
+    if len(group) == 1:
+        return group[0]
+    runs = [run for run, _ in group]
+    whole = replace(
+        runs[0],
+        after=min([run.after for run in runs]),
+        upto=max([run.upto for run in runs]),
+        rows=sum([run.rows for run in runs]),
+    )
+    return whole, [merge(parts) for parts in zip(*[parts for _, parts in group], strict=True)]
 
 
 def state_values(stage: int, number: int, step: Hosted, partition: int) -> Iterator[Any]:

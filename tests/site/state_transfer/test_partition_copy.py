@@ -61,7 +61,12 @@ COPY = next(iter(copy_values(state(), 0, {1: ChannelMask((), 1, 1)}, [], [0, []]
 WITH_A_RUN = next(
     iter(
         copy_values(
-            state((OutputRun(after=1, upto=2, rows=0, body=Rows(None)),)), 0, {1: ChannelMask((), 1, 1)}, [], [0, []], 0
+            state((OutputRun(after=1, upto=2, rows=0, body=Rows(None, (Punctuation(2, "clock"),))),)),
+            0,
+            {1: ChannelMask((), 1, 1)},
+            [],
+            [0, []],
+            0,
         )
     )
 )
@@ -135,6 +140,32 @@ def test_the_output_of_a_stage_with_several_edges_arrives_edge_by_edge() -> None
     assert [run.body.on(edge).user.column(0).to_pylist() for edge in (1, 4)] == [[1], [5]]
     assert [mark.sn for mark in run.body.on(4).punctuations] == [14]
     assert message.body.beyond == [[65_536, 3]]
+
+
+def _run(first: int, count: int, producer: int, marks: tuple[Punctuation, ...] = ()) -> OutputRun:
+    """A run of `count` rows of a producer, numbered from `first`, up to ten positions after them."""
+    sn = np.arange(first, first + count)
+    body = Rows.of(
+        pa.record_batch({"n": sn}), sn, None, np.full(count, producer, np.uint16), np.zeros(count, np.uint16), marks
+    )
+    return OutputRun(after=first - 1, upto=first + count + 9, rows=count, body=body)
+
+
+def test_neighbouring_runs_of_a_copy_arrive_as_one() -> None:
+    clock = Punctuation(25, "clock")
+    runs = (_run(1, 5, 0), _run(11, 3, 1), _run(21, 2, 1, (clock,)), _run(31, 4, 0), _run(41, 250, 0))
+    own = ChannelMask((Block(producers=(0,), consumers=(0,)),), 2, 1)
+    message = read_copy(arrival_of(copy_values(state(runs), 0, {1: own}, [], [0, []], 0)), EDGES)
+    assert [(run.after, run.upto, run.rows) for run in message.runs] == [(0, 44, 9), (40, 300, 250)]
+    assert message.runs[0].body.user.column(0).to_pylist() == [1, 2, 3, 4, 5, 31, 32, 33, 34]
+    assert [run.body.punctuations for run in message.runs] == [(clock,), ()]
+
+
+def test_a_copy_given_on_has_no_more_runs_than_rows() -> None:
+    runs = tuple(_run(10 * k + 1, 3, k % 7) for k in range(700))
+    own = ChannelMask((Block(producers=(3,), consumers=(0,)),), 7, 1)
+    message = read_copy(arrival_of(copy_values(state(runs), 3, {1: own}, [], [0, []], 0)), EDGES)
+    assert [run.rows for run in message.runs] == [255, 45]
 
 
 def job(stage: int, *partitions: int) -> Consume:
