@@ -14,7 +14,7 @@ from .driver.status import Status
 from .model.batch import Batch
 from .model.operator import Context, KeyedOperator, Operator, PooledOperator
 from .model.punctuation import Punctuation
-from .reconfigure import Change, change
+from .reconfigure import Change, change, filter, map, remove
 from .run import Run
 from .types.deprecated import find_old_modules, renamed_attributes
 from .types.errors import (
@@ -60,8 +60,11 @@ __all__ = [
     "Status",
     "Stream",
     "change",
+    "filter",
+    "map",
     "open_cluster",
     "operators",
+    "remove",
     "sinks",
     "sources",
     "spark",

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .driver.change_request import StepRequest
+from .driver.change_request import AddedRequest, StepRequest
 from .driver.known_changes import KnownChange
 
-__all__ = ["Change", "change"]
+__all__ = ["Change", "change", "filter", "map", "remove"]
 
 
-def change(operator: Any = None, migrate: Any = None, modules: Sequence[str] = (), **parameters: Any) -> StepRequest:
+def change(
+    operator: Any = None,
+    migrate: Any = None,
+    modules: Sequence[str] = (),
+    before: Sequence[AddedRequest] | None = None,
+    after: Sequence[AddedRequest] | None = None,
+    **parameters: Any,
+) -> StepRequest:
     """Say what is to become of a step, for `run.reconfigure`.
 
     `operator` is the new class, `parameters` replace those of the same name. `migrate(piece)` makes state of the new
@@ -19,11 +26,33 @@ def change(operator: Any = None, migrate: Any = None, modules: Sequence[str] = (
     `KeyedOperator` the state of one key. Classes and functions are of modules that every site can import, or named as
     "module:name". The module is read anew, from its file as it is now; so are `modules`, where it imports them.
 
+    `before` and `after` are lists of `flux.filter(...)` and `flux.map(...)` that rows are to pass before they reach the
+    step, and after they have left it; an empty list removes those that an earlier change has added.
+
     >>> import flux
     >>> flux.change(timeout=30).parameters
     {'timeout': 30}
     """
-    return StepRequest(operator, migrate, tuple(modules), parameters)
+    first, last = (None if steps is None else tuple(steps) for steps in (before, after))
+    return StepRequest(operator, migrate, tuple(modules), parameters, first, last)
+
+
+def remove() -> StepRequest:
+    """Say that a step is to be removed, for `run.reconfigure`: rows pass on unchanged, and its state is dropped.
+
+    A later `flux.change()` of the step brings it back, without state.
+    """
+    return StepRequest(removed=True)
+
+
+def filter(function: Any, batch: bool = False) -> AddedRequest:
+    """Say that rows are to be kept for which a function is true, as with `stream.filter`; for `flux.change`."""
+    return AddedRequest("filter", function, None, batch)
+
+
+def map(function: Any, output: Any = None, batch: bool = False) -> AddedRequest:
+    """Say that a function is to make one row of each, as with `stream.map`; for `flux.change`."""
+    return AddedRequest("map", function, output, batch)
 
 
 class Change:

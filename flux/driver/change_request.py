@@ -8,16 +8,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..hosting import checked_operator
+from ..hosting import StateChange, StepEdition, checked_operator
 from ..hosting.edition_code import EditionCode, hash_of, reference_to
 from ..hosting.step_editions import changed_step
 from ..model.operator import OperatorStep, output_of
+from ..model.stateless import PassThrough
 from ..plan import Plan
-from ..plan.change_spec import StepChange, write_spec
+from ..plan.change_spec import FILTER, AddedStep, StepChange, write_schema, write_spec
 from ..plan.plan import INPUT
 from ..plan.step_places import place_of_step
 from ..protocols.change_messages import OF_INGRESS, OF_RECEIVERS
 from ..sinks import Sink
+from ..types.arrays import schema_of
 from ..types.errors import ChangeError, FluxError
 from ..types.normalize import describe_columns
 from ..wire import reports, requests
@@ -27,13 +29,26 @@ SCHEDULERS = {"sn": OF_RECEIVERS, "epoch": OF_INGRESS}
 
 
 @dataclass(frozen=True)
+class AddedRequest:
+    """A step that is to stand before or after another one; made by `flux.filter` and `flux.map`."""
+
+    kind: str
+    function: Any
+    output: Any = None
+    by_batch: bool = False
+
+
+@dataclass(frozen=True)
 class StepRequest:
-    """What is to become of one step; made by `flux.change`."""
+    """What is to become of one step; made by `flux.change` and `flux.remove`. None: what it is."""
 
     operator: Any = None
     migrate: Any = None
     modules: tuple[str, ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
+    before: tuple[AddedRequest, ...] | None = None
+    after: tuple[AddedRequest, ...] | None = None
+    removed: bool = False
 
 
 Places = dict[tuple[int, int], StepChange]
@@ -86,7 +101,7 @@ class ChangeBuilder:
         for place in sorted(places):
             made[place], output = self._changed(number, place, places[place], now, outputs)
             if output is not None:
-                self._check_takers(place, output, self._step(self._planned(place), now.get(place)).output, places)
+                self._check_takers(place, output, self._emitted(place, now), places)
                 outputs[place] = output
         return made
 
@@ -117,38 +132,82 @@ class ChangeBuilder:
             stage=place[0],
             place=place[1],
             since=number,
-            operator=operator,
-            sources=of_operator,
+            operator="" if request.removed else operator,
+            sources=() if request.removed else of_operator,
             migrate=migrate,
             migrate_sources=sources if migrate else (),
-            parameters=({} if last is None else last.parameters) | request.parameters,
+            parameters={} if request.removed else ({} if last is None else last.parameters) | request.parameters,
             output=b"",
+            before=self._added(request.before, () if last is None else last.before),
+            after=self._added(request.after, () if last is None else last.after),
+            removed=request.removed,
         )
-        return self._with_output(change, planned, self._step(planned, last), outputs)
+        return self._with_outputs(change, planned, last, outputs)
 
-    def _with_output(
+    def _added(self, wanted: tuple[AddedRequest, ...] | None, now: tuple[AddedStep, ...]) -> tuple[AddedStep, ...]:
+        """Return the steps that are to stand before or after another one; without a wish, those that do."""
+        if wanted is None:
+            return now
+        made = []
+        for each in wanted:
+            if not isinstance(each, AddedRequest):
+                raise ChangeError(f"before= and after= take flux.filter(...) and flux.map(...), got {each!r:.200}")
+            function = reference_to(each.function, f"the function of flux.{each.kind}")
+            sources = ((module := function.partition(":")[0], hash_of(module)),)
+            made.append(
+                AddedStep(
+                    kind=each.kind,
+                    function=function,
+                    sources=sources,
+                    by_batch=each.by_batch,
+                    output=write_schema(schema_of(each.output)),
+                )
+            )
+        return tuple(made)
+
+    def _with_outputs(
         self,
         change: StepChange,
         planned: OperatorStep,
-        before: OperatorStep,
+        last: StepChange | None,
         outputs: Mapping[tuple[int, int], pa.Schema],
     ) -> tuple[StepChange, pa.Schema | None]:
-        """Return the change with the columns that the step will emit, and these if they are others than before."""
+        """Return the change with the columns that its steps emit, and what leaves its place if these are others."""
+        before, rows = self._passed(change.before, self._input_of(change, outputs) or planned.rows)
+        if change.removed and rows is None:
+            raise ChangeError(f"step {planned.name!r} cannot be removed: what it is given is not declared")
+        output = rows if change.removed else self._output_of(change, planned, rows)
+        after, emitted = self._passed(change.after, output)
+        change = replace(change, before=before, output=write_schema(output), after=after)
+        changed_step(planned, self._edition(planned, last), change, self._code)  # It raises if that cannot be.
+        was = planned.output if last is None or last.emitted is None else last.emitted
+        if emitted is None:
+            return change, None
+        return change, emitted if not isinstance(was, pa.Schema) or not emitted.equals(was) else None
+
+    def _output_of(self, change: StepChange, planned: OperatorStep, rows: pa.Schema | None) -> pa.Schema | None:
+        """Return the columns that an operator emits, if they are declared."""
         factory = self._code.load(change.operator, change.sources) if change.operator else planned.factory
         try:
             checked_operator(factory, planned.name)
-            rows = self._input_of(change, outputs) or planned.rows
             output = output_of(factory, planned.parameters | change.parameters, planned.key_columns, rows)
         except FluxError as error:
             raise ChangeError(str(error)) from error
-        if output is not None:
-            change = replace(change, output=output.serialize().to_pybytes())
-        changed_step(planned, before, change, self._code)  # It raises if the state cannot be taken over.
-        known = output if output is not None else before.output
-        is_new = output is not None and isinstance(before.output, pa.Schema) and not output.equals(before.output)
-        if before.output is None and output is not None:
-            is_new = True  # It was inferred, so what takes it does not know it either.
-        return change, known if is_new else None
+        return output if output is not None or not isinstance(planned.output, pa.Schema) else planned.output
+
+    def _passed(
+        self, steps: tuple[AddedStep, ...], rows: pa.Schema | None
+    ) -> tuple[tuple[AddedStep, ...], pa.Schema | None]:
+        """Return added steps, each with the columns that it emits, and the columns after the last."""
+        made = []
+        for step in steps:
+            if step.kind == FILTER:
+                step = replace(step, output=write_schema(rows))
+            elif not step.output:
+                raise ChangeError(f"flux.map({step.function}): say what it emits, with output={{...}}")
+            rows = step.schema
+            made.append(step)
+        return tuple(made), rows
 
     def _input_of(self, change: StepChange, outputs: Mapping[tuple[int, int], pa.Schema]) -> pa.Schema | None:
         """Return the columns that a step takes, if this change makes them others."""
@@ -192,10 +251,19 @@ class ChangeBuilder:
     def _planned(self, place: tuple[int, int]) -> OperatorStep:
         return self._plan.segment(place[0]).steps[place[1]]
 
-    def _step(self, planned: OperatorStep, last: StepChange | None) -> OperatorStep:
+    def _emitted(self, place: tuple[int, int], now: Places) -> Any:
+        """Return the columns that leave a place now, as far as they are known."""
+        last = now.get(place)
+        return self._planned(place).output if last is None or last.emitted is None else last.emitted
+
+    def _edition(self, planned: OperatorStep, last: StepChange | None) -> StepEdition:
         """Return a step as the last change left it."""
+        as_planned = StepEdition(planned, StateChange())
         if last is None:
-            return planned
+            return as_planned
+        if last.removed:
+            return StepEdition(replace(planned, factory=PassThrough, parameters={}), StateChange(drops=True))
         factory = self._code.load(last.operator, last.sources) if last.operator else planned.factory
         output = planned.output if last.schema is None else last.schema
-        return replace(planned, factory=factory, parameters=planned.parameters | last.parameters, output=output)
+        step = replace(planned, factory=factory, parameters=planned.parameters | last.parameters, output=output)
+        return StepEdition(step, StateChange())

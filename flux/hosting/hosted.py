@@ -104,6 +104,10 @@ class Hosted:
 
     def take_over(self, before: Hosted, pid: int, change: StateChange) -> None:
         """Take a partition over from the host of the edition before this one, with its state as it is here."""
+        if change.drops:
+            self.install_partition_state(pid, None)
+            before.drop_partition(pid)
+            return
         before.init_trans(pid)
         state = before.get_partition_state(pid)
         self.init_trans(pid)
@@ -127,11 +131,13 @@ class Hosted:
 
     def go_on_as(self, step: OperatorStep) -> None:
         """Go on as the next edition, with the state of all partitions as it is."""
-        self.step = step
-        self.on_change(None, step)
+        was, self.step = self.step, step
+        self.on_change(None, was, step)
 
-    def on_change(self, pid: int | None, step: OperatorStep) -> None:
+    def on_change(self, pid: int | None, was: OperatorStep, step: OperatorStep) -> None:
         """Have the operator of a partition, or the only one, go on as `step` says."""
+        if was.parameters == step.parameters:
+            return
         operator = self.operator(-1 if pid is None else pid)
         self._call(pid, None, operator.on_change, step.context(pid if self.has_instance_by_partition else None))
 

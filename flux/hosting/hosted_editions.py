@@ -20,14 +20,17 @@ from .hosted import Hosted
 from .state_change import StateChange
 
 HostMaker = Callable[[OperatorStep], Hosted]
+_NONE_AROUND: tuple[list[Hosted], list[Hosted]] = ([], [])
 
 
 @dataclass(frozen=True)
 class StepEdition:
-    """The step as it is in one edition, and what that does to the state of the edition before."""
+    """The step as it is in one edition, what that does to the state of the edition before, and steps around it."""
 
     step: OperatorStep
     change: StateChange
+    before: tuple[OperatorStep, ...] = ()  # Rows pass these first,
+    after: tuple[OperatorStep, ...] = ()  # and these last. They have no state.
 
 
 class HostedEditions(Hosted):
@@ -39,6 +42,7 @@ class HostedEditions(Hosted):
         self._make = make
         self._editions = {0: StepEdition(step, StateChange())}
         self._hosts = {0: first}
+        self._around: dict[int, tuple[list[Hosted], list[Hosted]]] = {}  # Hosts of the steps around that of an edition.
         self._places: dict[int, int] = {}  # The host of each partition, by its number.
         self._due: dict[int, int] = {}  # Partitions that have not gone over yet, and to which host they are to go.
         self._arriving: set[int] = set()  # Partitions of whose state nothing is installed yet.
@@ -51,6 +55,9 @@ class HostedEditions(Hosted):
         """Add an edition; `host` is one that was opened for it."""
         assert number > max(self._editions), f"step {self.step.name!r}: edition {number} comes too late"
         self._editions[number] = edition
+        if edition.before or edition.after:
+            before, after = (list(map(self._opened, steps)) for steps in (edition.before, edition.after))
+            self._around[number] = (before, after)
         if host is not None and not self._keeps_host(number):
             self._adopt(number, host)
 
@@ -94,6 +101,7 @@ class HostedEditions(Hosted):
             self._hosts.pop(old).close()
         for old in [old for old in self._editions if old < min(needed)]:
             del self._editions[old]
+            self._around.pop(old, None)
         self._now = max(self._now, min(self._editions))
 
     def change_some_state(self) -> bool:
@@ -116,10 +124,13 @@ class HostedEditions(Hosted):
     def _host(self, number: int) -> Hosted:
         """Return the host of an edition; it is made when it is needed."""
         if number not in self._hosts:
-            host = self._make(self._editions[number].step)
-            host.open(())
-            self._adopt(number, host)
+            self._adopt(number, self._opened(self._editions[number].step))
         return self._hosts[number]
+
+    def _opened(self, step: OperatorStep) -> Hosted:
+        host = self._make(step)
+        host.open(())
+        return host
 
     def _adopt(self, number: int, host: Hosted) -> None:
         if host.output is None:
@@ -188,7 +199,9 @@ class HostedEditions(Hosted):
         host = self._host(self._now)
         if self._due:
             self._go_over_for(host, rows, punctuations)
-        return host.work(rows, punctuations)
+        before, after = self._around.get(self._now, _NONE_AROUND)
+        made = host.work(_through(before, rows), punctuations)
+        return _through(after, made)
 
     def _go_over_for(self, host: Hosted, rows: Batch | None, punctuations: Sequence[Punctuation]) -> None:
         needed: set[int] = set() if rows is None else set(np.unique(rows.partition).tolist())
@@ -203,13 +216,16 @@ class HostedEditions(Hosted):
         host = self._host(self._now)
         if self._due:
             self._go_over_for(host, batch, ())
-        return host.process(batch)
+        before, after = self._around.get(self._now, _NONE_AROUND)
+        rows = _through(before, batch)
+        return None if rows is None else _through(after, host.process(rows))
 
     def punctuate(self, p: Punctuation) -> Batch | None:
         host = self._host(self._now)
         if self._due:
             self._go_over_for(host, None, (p,))
-        return host.punctuate(p)
+        _, after = self._around.get(self._now, _NONE_AROUND)
+        return _through(after, host.punctuate(p))
 
     def close(self) -> None:
         for host in self._hosts.values():
@@ -262,3 +278,12 @@ class HostedEditions(Hosted):
 
     def learn(self, output: Any) -> None:
         self._host(self._now).learn(output)
+
+
+def _through(steps: Sequence[Hosted], rows: Batch | None) -> Batch | None:
+    """Return what rows become when they pass these steps."""
+    for step in steps:
+        if rows is None:
+            break
+        rows = step.work(rows, ())
+    return rows

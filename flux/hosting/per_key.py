@@ -183,6 +183,9 @@ class PerKey(Hosted):
 
     def take_over(self, before: Hosted, pid: int, change: StateChange) -> None:
         """Take over a partition; the state of a key is changed when it has a row or a timer, or when there is time."""
+        if change.drops:
+            super().take_over(before, pid, change)
+            return
         assert isinstance(before, PerKey)
         states = before._states.pop(pid, {})
         if not change.is_none:

@@ -140,7 +140,7 @@ class PerPartition(Hosted):
             return
         assert isinstance(before, PerPartition)
         self._hold(pid, before._instances.pop(pid))
-        self.on_change(pid, self.step)
+        self.on_change(pid, before.step, self.step)
 
     def init_trans(self, pid: int) -> None:
         self._call_optional(pid, self._get_or_add(pid), "init_trans")

@@ -15,12 +15,14 @@ class StateChange:
 
     `migrate` is given what `install_state` would be given, piece by piece. Without it the operator's
     `upgrade_state(piece, from_version)` is called, if its `state_version` is another one than `from_version`. An
-    operator that `keeps` its state goes on with it: its `on_change(context)` is called, and nothing is copied.
+    operator that `keeps` its state goes on with it, and nothing is copied: its `on_change(context)` is called if it has
+    other parameters. If the edition `drops` the state, partitions begin without one: the step was removed, or is back.
     """
 
     migrate: Callable[[Any], Any] | None = None
     from_version: int | None = None
     keeps: bool = False
+    drops: bool = False
 
     @property
     def is_none(self) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import GeneratorType
 from typing import Any
 
 from ..model.operator import OperatorStep, operator_class
-from ..plan.change_spec import StepChange
+from ..model.stateless import Filter, Map, PassThrough
+from ..plan.change_spec import FILTER, AddedStep, StepChange
 from ..types.errors import ChangeError, FluxError
 from ..wire.state_codec import decode, encode
 from . import checked_operator, operator_form
@@ -18,29 +20,45 @@ from .hosted_editions import StepEdition
 from .state_change import StateChange
 
 
-def changed_step(planned: OperatorStep, before: OperatorStep, change: StepChange, code: EditionCode) -> StepEdition:
+def changed_step(planned: OperatorStep, before: StepEdition, change: StepChange, code: EditionCode) -> StepEdition:
     """Return a step as `change` makes it of what it was `planned` as; `before` is the edition before this one.
 
     `ChangeError` if it cannot be changed so.
     """
+    first, last = (tuple(_added(planned, each, code) for each in steps) for steps in (change.before, change.after))
+    if change.removed:
+        step = replace(planned, factory=PassThrough, parameters={}, output=change.schema, key_columns=())
+        return StepEdition(step, StateChange(drops=True), first, last)
     factory = code.load(change.operator, change.sources) if change.operator else planned.factory
     parameters = planned.parameters | change.parameters
     try:
         checked_operator(factory, planned.name)
-        form, was = operator_form(factory, planned.name), operator_form(before.factory, planned.name)
-        if form is not was:
-            raise ChangeError(
-                f"step {planned.name!r} is a flux.{was.__name__}, and {change.operator} a flux.{form.__name__}: their "
-                "state is not of one kind. A change keeps the form of an operator"
-            )
-        output = change.schema
+        form = operator_form(factory, planned.name)
     except ChangeError:
         raise
     except FluxError as error:
         raise ChangeError(str(error)) from error
-    _check_changeable(before, planned, change)
-    step = replace(planned, factory=factory, parameters=parameters, output=before.output if output is None else output)
-    return StepEdition(step, _state_change(before, step, change, code))
+    output = before.step.output if change.schema is None else change.schema
+    step = replace(planned, factory=factory, parameters=parameters, output=output)
+    if before.step.factory is PassThrough:
+        return StepEdition(step, StateChange(drops=True), first, last)
+    was = operator_form(before.step.factory, planned.name)
+    if form is not was:
+        raise ChangeError(
+            f"step {planned.name!r} is a flux.{was.__name__}, and {change.operator} a flux.{form.__name__}: their "
+            "state is not of one kind. A change keeps the form of an operator"
+        )
+    _check_changeable(before.step, planned, change)
+    return StepEdition(step, _state_change(before.step, step, change, code), first, last)
+
+
+def _added(planned: OperatorStep, added: AddedStep, code: EditionCode) -> OperatorStep:
+    """Return a step that stands before or after another one at its place."""
+    fn = code.load(added.function, added.sources)
+    kind = Filter if added.kind == FILTER else Map
+    factory = partial(kind, fn, added.by_batch)
+    name = f"{added.kind}({added.function.partition(':')[2]})"
+    return replace(planned, factory=factory, parameters={}, name=name, key_columns=(), output=added.schema, route=None)
 
 
 def _check_changeable(before: OperatorStep, planned: OperatorStep, change: StepChange) -> None:
@@ -68,7 +86,7 @@ def _state_change(before: OperatorStep, step: OperatorStep, change: StepChange, 
     old, new = _declaring(before), _declaring(step)
     was, is_now = state_version(old), state_version(new)
     if was == is_now:
-        return StateChange(keeps=old is new and hasattr(new, "on_change"))
+        return StateChange(keeps=old is new and (before.parameters == step.parameters or hasattr(new, "on_change")))
     if not hasattr(new, "upgrade_state"):
         raise ChangeError(
             f"step {step.name!r}: its state has version {was}, and that of {change.operator} has version {is_now}. "
@@ -103,7 +121,7 @@ def rehearse(old: Hosted, new: Hosted, edition: StepEdition, partitions: Iterabl
             new.install_partition_state(pid, new.changed(pid, decode(packed, words=words), edition.change))
         new.end_trans(pid)
         if edition.change.keeps and not (has_changed and not new.has_instance_by_partition):
-            new.on_change(pid, edition.step)
+            new.on_change(pid, new.step, edition.step)
             has_changed = True
         for packed in _encoded(new, pid, whose):
             yield len(packed)

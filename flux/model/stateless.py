@@ -22,7 +22,17 @@ from .event_time import EXPECTED, EventTime, is_event_time
 from .operator import PooledOperator
 from .output_rows import keep_rows
 
-__all__ = ["STATELESS", "AssignEventTime", "Filter", "FlatMap", "Map", "Select", "assigned_time", "select_columns"]
+__all__ = [
+    "STATELESS",
+    "AssignEventTime",
+    "Filter",
+    "FlatMap",
+    "Map",
+    "PassThrough",
+    "Select",
+    "assigned_time",
+    "select_columns",
+]
 
 
 class _Stateless(PooledOperator):
@@ -157,7 +167,20 @@ class AssignEventTime(PooledOperator):
         pass
 
 
-STATELESS = (Map, FlatMap, Filter, Select, AssignEventTime)
+class PassThrough(PooledOperator):
+    """Forwards rows unchanged: it stands where a step was removed while rows flowed."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        return batch
+
+    def get_partition_state(self, pid: int) -> None:
+        return None
+
+    def drop_partition(self, pid: int) -> None:
+        pass
+
+
+STATELESS = (Map, FlatMap, Filter, Select, AssignEventTime, PassThrough)
 
 
 def assigned_time(factory: Any) -> EventTime | None:

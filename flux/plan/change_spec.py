@@ -20,13 +20,33 @@ from ..wire.frames import BadFrame
 SPEC_BYTES_MAX = 1 << 20
 
 
+FILTER, MAP = "filter", "map"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedStep:
+    """A `filter` or `map` that stands before or after another step: its function is `module:name`."""
+
+    kind: str
+    function: str
+    sources: tuple[tuple[str, str], ...]
+    by_batch: bool
+    output: bytes
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The schema of what it emits, if it is known."""
+        return read_schema(self.output)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepChange:
     """Step `place` of `stage`, as the change of number `since` left it.
 
     `operator` and `migrate` are `module:name`; the operator is that of the plan if it is empty. The modules that each
     takes anew have the hashes of their sources. `parameters` are those that differ from the plan's. `output` is the
-    schema of what the step emits, serialised; empty if it is not known.
+    schema of what the operator emits, serialised; empty if it is not known. Rows pass the steps `before` it first, and
+    those `after` it last; if it was `removed`, they pass only these.
     """
 
     stage: int
@@ -38,11 +58,19 @@ class StepChange:
     migrate_sources: tuple[tuple[str, str], ...]
     parameters: dict[str, Any]
     output: bytes
+    before: tuple[AddedStep, ...] = ()
+    after: tuple[AddedStep, ...] = ()
+    removed: bool = False
 
     @property
     def schema(self) -> pa.Schema | None:
-        """The schema of what the step emits, if it is known."""
-        return pa.ipc.read_schema(pa.py_buffer(self.output)) if self.output else None
+        """The schema of what the operator emits, if it is known."""
+        return read_schema(self.output)
+
+    @property
+    def emitted(self) -> pa.Schema | None:
+        """The schema of what is emitted at its place, if it is known."""
+        return self.after[-1].schema if self.after else self.schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +80,17 @@ class ChangeSpec:
     steps: tuple[StepChange, ...]
 
 
-_CODEC = Codec([ChangeSpec, StepChange])
+_CODEC = Codec([ChangeSpec, StepChange, AddedStep])
+
+
+def write_schema(schema: pa.Schema | None) -> bytes:
+    """Return a schema as it is in a spec."""
+    return b"" if schema is None else cast(bytes, schema.serialize().to_pybytes())
+
+
+def read_schema(packed: bytes) -> pa.Schema | None:
+    """Return the schema that `write_schema` wrote."""
+    return pa.ipc.read_schema(pa.py_buffer(packed)) if packed else None
 
 
 def write_spec(steps: Iterable[StepChange]) -> bytes:

@@ -121,7 +121,7 @@ class SiteChanges:
             editions = self._segments[change.stage].editions[change.place]
             if editions.knows(change.since):
                 continue  # It is as an earlier edition left it.
-            edition = changed_step(editions.step, editions.edition(number).step, change, self._code)
+            edition = changed_step(editions.step, editions.edition(number), change, self._code)
             opened = host(edition.step)
             opened.open(())
             made.append(_Made(change, edition, opened))
@@ -130,6 +130,8 @@ class SiteChanges:
     async def _rehearse(self, made: Sequence[_Made]) -> None:
         for each in made:
             stage, change = each.change.stage, each.edition.change
+            if change.drops:
+                continue  # There is no state to be taken over.
             editions = self._segments[stage].editions[each.change.place]
             # A copy that stands before an earlier change goes through that one first.
             held = [pid for pid in self._installed(stage) if editions.has_begun_last(pid)]

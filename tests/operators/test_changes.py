@@ -12,7 +12,7 @@ import flux
 from flux.hosting import StateChange, StepEdition, hosted_editions
 from flux.hosting.edition_code import EditionCode
 from flux.hosting.step_editions import changed_step
-from flux.model.operator import PooledOperator
+from flux.model.operator import OperatorStep, PooledOperator
 from flux.model.punctuation import Punctuation
 from flux.plan.change_spec import StepChange
 from flux.types.errors import ChangeError
@@ -36,6 +36,10 @@ def change(**parameters: Any) -> StepChange:
     )
 
 
+def as_planned(step: OperatorStep) -> StepEdition:
+    return StepEdition(step, StateChange())
+
+
 def fed(hosted: Any, edition: int, rows: list[tuple[int, int]], first_sn: int) -> list[dict[str, Any]]:
     hosted.begin(edition, range(PARTITIONS))
     made = hosted.work(batch_of(rows, SCHEMA, [key % PARTITIONS for key, _ in rows], first_sn), ())
@@ -53,7 +57,7 @@ def test_a_group_by_emits_at_the_end_after_a_change_and_its_aggregates_go_on() -
     hosted = hosted_editions(step)
     hosted.open(range(PARTITIONS))
     assert fed(hosted, 0, [(1, 10), (2, 20)], 1) == [{"k": 1, "n": 1, "sum": 10}, {"k": 2, "n": 1, "sum": 20}]
-    hosted.add(1, changed_step(step, step, change(emit="watermarks"), EditionCode()))
+    hosted.add(1, changed_step(step, as_planned(step), change(emit="watermarks"), EditionCode()))
     assert fed(hosted, 1, [(1, 5), (3, 7)], 3) == []
     made = sorted(ended(hosted, 1, 5), key=lambda row: row["k"])
     assert made == [{"k": 1, "n": 2, "sum": 15}, {"k": 3, "n": 1, "sum": 7}]
@@ -64,11 +68,11 @@ def test_a_top_k_ranks_more_rows_after_a_change_or_fewer() -> None:
     hosted = hosted_editions(step)
     hosted.open(range(PARTITIONS))
     fed(hosted, 0, [(1, 10), (1, 20), (1, 30)], 1)
-    more = changed_step(step, step, change(k=3), EditionCode())
+    more = changed_step(step, as_planned(step), change(k=3), EditionCode())
     hosted.add(1, more)
     fed(hosted, 1, [(1, 5)], 4)
     assert [row["v"] for row in ended(hosted, 1, 5)][:2] == [30, 20]
-    hosted.add(2, changed_step(step, more.step, change(k=1), EditionCode()))
+    hosted.add(2, changed_step(step, more, change(k=1), EditionCode()))
     fed(hosted, 2, [(1, 35)], 6)
     assert [(row["v"], row["rank"]) for row in ended(hosted, 2, 7)] == [(35, 1)]
 
@@ -88,7 +92,7 @@ def test_what_the_state_depends_on_is_refused_by_name(operator: Any, parameters:
     step = replace(step_of(operator, SCHEMA, ("k",), **parameters), rows=SCHEMA)
     [name] = changed
     with pytest.raises(ChangeError, match=f"its state depends on {name}, which cannot be changed"):
-        changed_step(step, step, change(**changed), EditionCode())
+        changed_step(step, as_planned(step), change(**changed), EditionCode())
     # What stays as it is may be named too.
     edition = changed_step(
         step, step, change(**{name: parameters.get(name)} if name in parameters else {}), EditionCode()

@@ -415,3 +415,76 @@ def test_no_row_is_processed_by_the_code_of_both_editions(scheduler: str, number
     assert joined["n"].to_pylist() == [n for n in range(report.inputs) for _ in range(2)]
     for row in joined.to_pylist():
         assert row["edition"] == row["edition_right"] == edition(row["n"]), row
+
+
+class Replaced(flux.KeyedOperator):
+    """Replaces n by the count of its key."""
+
+    output: ClassVar = {"k": "int64", "n": "int64"}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        count = (state or 0) + 1
+        return count, [{"k": row.k, "n": count}]
+
+
+def test_steps_come_and_go(module: Any, numbers: Numbers) -> None:
+    module(
+        """
+        def is_even(row):
+            return row.n % 2 == 0
+
+        def marked(row):
+            return {"k": row.k, "n": -row.n}
+
+        def wider(row):
+            return {"k": row.k, "n": row.n, "more": 1}
+        """
+    )
+
+    def rows(first: int, count: int) -> Any:
+        made = numbers(first, count)
+        return None if made is None else made | {"n": [*range(first, first + len(made["k"]))]}
+
+    flow = flux.Dataflow("come and go")
+    source = flow.source(flux.sources.Generator(rows, rate=8_000)).exchange("k", partitions=4)
+    source.apply(Replaced).sink(flux.sinks.Collect())
+    even, marked = flux.filter("rules_of_tests:is_even"), flux.map("rules_of_tests:marked", output=Replaced.output)
+    wider = flux.map("rules_of_tests:wider", output=Replaced.output | {"more": "int64"})
+    steps = [
+        {"Replaced": flux.change(before=[even])},
+        {"Replaced": flux.change(after=[marked])},
+        {"Replaced": flux.remove()},
+        {"Replaced": flux.change(before=[], after=[])},
+    ]
+    with flow.start(sites=3) as run:
+        run.wait_for_output(3_000)
+        refused(run, {"Replaced": flux.change(after=[wider])}, "the sink Collect takes")
+        refused(run, {"Replaced": flux.change(after=[flux.map("rules_of_tests:marked")])}, "say what it emits")
+        refused(run, {"Replaced": flux.change(before=["even"])}, "take flux.filter")
+        positions = []
+        for place, step in enumerate(steps):
+            positions.append(run.reconfigure(step).position)
+            run.wait_for_output(run.status().outputs + 800)
+            if place == 1:
+                run.kill("site-2")
+        report = numbers.end(run)
+    made = []
+    for n in range(report.inputs):
+        stage, k = sum(n + 1 > position for position in positions), n % KEYS
+        if stage in (1, 2, 3) and n % 2:
+            continue  # Filtered.
+        made.append((k, n))
+    expected_rows = []
+    counts: dict[int, int] = {}
+    back: dict[int, int] = {}
+    for k, n in made:
+        stage = sum(n + 1 > position for position in positions)
+        if stage < 3:
+            counts[k] = counts.get(k, 0) + 1
+            expected_rows.append((k, counts[k] if stage < 2 else -counts[k]))
+        elif stage == 3:
+            expected_rows.append((k, -n))  # The step is removed, what stands around it is not.
+        else:
+            back[k] = back.get(k, 0) + 1  # It is back, without state.
+            expected_rows.append((k, back[k]))
+    assert collected(report) == expected_rows

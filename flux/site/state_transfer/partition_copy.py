@@ -13,8 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from types import GeneratorType
 from typing import Any
+
+import pyarrow as pa
 
 from ...exchange.channel_mask import ChannelMask
 from ...exchange.edge_bodies import make_body, row_counts
@@ -73,13 +76,18 @@ def _join(runs: Iterable[_RunParts]) -> Iterator[_RunParts]:
     """Join neighbouring runs until each has enough rows.
 
     A donor has a run for each step, with few rows of one partition or none. A site that takes many copies would have
-    the runs of all its donors, and give each copy on with all of them.
+    the runs of all its donors, and give each copy on with all of them. Runs with other columns, from after a change of
+    the code, are not joined with those before.
     """
     group: list[_RunParts] = []
+    columns: list[pa.Schema | None] = []
     for each in runs:
-        if group and sum([run.rows for run, _ in group]) + each[0].rows > _JOINED_ROWS_MAX:
+        own = [None if rows.wide is None else rows.user.schema for rows in each[1]]
+        is_alike = all(None in both or both[0] == both[1] for both in zip(columns, own, strict=False))
+        if group and (not is_alike or sum([run.rows for run, _ in group]) + each[0].rows > _JOINED_ROWS_MAX):
             yield _joined(group)
-            group = []
+            group, columns = [], []
+        columns = [now or was for now, was in zip_longest(own, columns)]
         group.append(each)
     if group:
         yield _joined(group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -166,6 +167,19 @@ def test_a_copy_given_on_has_no_more_runs_than_rows() -> None:
     own = ChannelMask((Block(producers=(3,), consumers=(0,)),), 7, 1)
     message = read_copy(arrival_of(copy_values(state(runs), 3, {1: own}, [], [0, []], 0)), EDGES)
     assert [run.rows for run in message.runs] == [255, 45]
+
+
+def test_runs_of_before_and_after_a_change_of_columns_are_not_joined() -> None:
+    runs = [_run(10 * k + 1, 3, 0) for k in range(4)]
+    for place in (2, 3):
+        wide = runs[place].body.wide
+        runs[place] = replace(runs[place], body=Rows(wide.add_column(0, "more", pa.array([1] * wide.num_rows))))
+    own = ChannelMask((Block(producers=(0,), consumers=(0,)),), 7, 1)
+    message = read_copy(arrival_of(copy_values(state(tuple(runs)), 0, {1: own}, [], [0, []], 0)), EDGES)
+    assert [(run.after, run.upto, run.rows) for run in message.runs] == [
+        (runs[0].after, runs[1].upto, 6),
+        (runs[2].after, runs[3].upto, 6),
+    ]
 
 
 def job(stage: int, *partitions: int) -> Consume:
