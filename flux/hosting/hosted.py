@@ -31,6 +31,7 @@ class Hosted:
 
     words: StateTypes = PLAIN  # The types of which the state consists.
     has_instance_by_partition = False  # Whether each partition has an operator of its own.
+    holds_states_itself = False  # Whether another instance has the states without any call of user code.
 
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         self.step = step

@@ -28,6 +28,8 @@ _PIECE_KEYS = 8_192  # In one piece of state: read, sent and installed in a few 
 class PerKey(Hosted):
     """A `KeyedOperator`: one instance, and a dict of states by key for each partition."""
 
+    holds_states_itself = True
+
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         super().__init__(step, state_in_memory)
         if not step.key_columns:

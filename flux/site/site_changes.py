@@ -130,8 +130,8 @@ class SiteChanges:
     async def _rehearse(self, made: Sequence[_Made]) -> None:
         for each in made:
             stage, change = each.change.stage, each.edition.change
-            if change.drops:
-                continue  # There is no state to be taken over.
+            if change.drops or (change.is_none and not change.keeps and each.opened.holds_states_itself):
+                continue  # There is no state to be taken over, or nothing of the user's is called for it.
             editions = self._segments[stage].editions[each.change.place]
             # A copy that stands before an earlier change goes through that one first.
             held = [pid for pid in self._installed(stage) if editions.has_begun_last(pid)]
