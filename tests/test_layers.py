@@ -37,6 +37,7 @@ LOOKS_BELOW = {
     "experiments.machines": "is a site with another clock for its work",
     "experiments.merge_wait": "times a machine of protocols/ by itself",
     "experiments.replaced": "reads the controller's journal from outside, as an operator of the system would",
+    "experiments.reconfigured.run": "measures the gap around a change as reports do around a death",
     "experiments.soak": "reads the controller's journal while it is written, and kills processes by role",
     "experiments.spark_sites": "measures gaps as the report does",
     "tests.adapters": "plays an operator by hand, to move its state at any point",
