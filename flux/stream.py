@@ -327,6 +327,28 @@ class Stream:
         applied = (node, self)
         return replace(self, _tails=(node,), _schema=step.output, _level=self._level + 1, _applied=applied)
 
+    def named(self, name: str) -> Stream:
+        """Name the step directly before it: errors, metrics and `run.reconfigure` call it so, and not by its class.
+
+        >>> import flux
+        >>> flow = flux.Dataflow("named")
+        >>> words = flow.source(flux.sources.Table([{"word": "to"}, {"word": "flux"}]))
+        >>> distinct = words.exchange("word").apply(flux.operators.Distinct).named("new words")
+        >>> distinct.sink(flux.sinks.Collect())
+        >>> flow.run().outputs
+        2
+        """
+        if not isinstance(name, str) or not name:
+            raise PlanError(f"named takes the name of a step, such as named('fraud'); got {name!r:.200}")
+        steps = [tail for tail in self._tails if isinstance(tail, StepNode)]
+        if len(self._tails) != 1 or not steps:
+            raise PlanError(
+                f"named({name!r}) names the step directly before it, such as stream.apply(Fraud).named({name!r}); what "
+                "is before it here is not one step"
+            )
+        self._flow.name_step(steps[0], name)
+        return self
+
     def late(self) -> Stream:
         """Return the rows that the operator before it drops because they are late, each once, with all their columns.
 

@@ -40,6 +40,7 @@ class LogicalFlow:
         self._source_nodes: list[SourceNode] = []
         self._nodes: list[StepNode | ExchangeNode] = []
         self._endings: list[Ending] = []
+        self._names: dict[StepNode, str] = {}
 
     def add_source(self, source: Source) -> SourceNode:
         """Add a source; one ingress numbers the rows of all of them."""
@@ -53,6 +54,12 @@ class LogicalFlow:
         node = make_node(number=len(self._nodes) + 1)
         self._nodes.append(node)
         return node
+
+    def name_step(self, node: StepNode, name: str) -> None:
+        """Give a step the name by which errors, metrics and changes of code call it."""
+        if name in self._names.values() and self._names.get(node) != name:
+            raise PlanError(f"dataflow {self.name!r} has a step named {name!r} already: each name is for one step")
+        self._names[node] = name
 
     def add_sink(self, ending: Ending, sink: Sink, output: pa.Schema | None) -> None:
         """End a stream of these columns at `sink`."""
@@ -95,6 +102,7 @@ class LogicalFlow:
             sources=tuple(self._source_nodes),
             nodes=tuple(self._nodes),
             endings=tuple(self._endings),
+            names=dict(self._names),
         )
         plan = logical.plan(availability, sites=sites, standby=standby, pool_rows=pool_rows, policy=policy)
         self._check_clocks(plan)

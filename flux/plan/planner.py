@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..exchange.routes import Route
@@ -33,12 +33,13 @@ class Logical:
     sources: tuple[SourceNode, ...]
     nodes: tuple[StepNode | ExchangeNode, ...]
     endings: tuple[Ending, ...]
+    names: Mapping[StepNode, str] = field(default_factory=dict)  # Of steps that the user has named.
 
     def plan(self, availability: Availability, **settings: Any) -> Plan:
         """Return the plan for a run with these settings; `availability` is the default for exchanges."""
         reached = _reached_nodes(self.endings)
         self._check_all_reached(reached)
-        layout = _Layout(reached)
+        layout = _Layout(reached, self.names)
         edges = [edge for stage, node in layout.exchanges for edge in layout.edges(stage, node)]
         last = len(layout.exchanges) + 1
         for sink, ending in enumerate(self.endings):
@@ -71,7 +72,8 @@ class Logical:
 class _Layout:
     """The stage of each node, and its place in it."""
 
-    def __init__(self, reached: Sequence[FlowNode]) -> None:
+    def __init__(self, reached: Sequence[FlowNode], names: Mapping[StepNode, str]) -> None:
+        self._names = names
         exchanges = [node for node in reached if isinstance(node, ExchangeNode)]
         self.exchanges = list(enumerate(exchanges, start=1))
         self._stage: dict[FlowNode, int] = {node: stage for stage, node in self.exchanges}
@@ -100,7 +102,8 @@ class _Layout:
     def tree(self, stage: int) -> dict[str, Any]:
         """Return the steps of a segment, and the place from which each takes its rows."""
         nodes = self._steps.get(stage, [])
-        steps, parents = [node.step for node in nodes], [self.place(node.parent) for node in nodes]
+        steps = [replace(node.step, name=self._names.get(node, node.step.name)) for node in nodes]
+        parents = [self.place(node.parent) for node in nodes]
         if stage in self._skipping:
             partitions = 1 if stage == 0 else dict(self.exchanges)[stage].partitions
             steps.append(replace(_SKIPPED, partitions=partitions))
