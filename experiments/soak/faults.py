@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from experiments.soak.changes import Changes
 from experiments.soak.full_disks import FullDisks, SmallDisk
 from experiments.soak.journal_cuts import JournalCuts
 from experiments.soak.kills import Kills
@@ -38,6 +39,7 @@ class Faults:
         self._draw = striker.draw
         kinds = (
             Kills(striker),
+            Changes(striker),
             Stops(striker),
             JournalCuts(striker, has_file),
             StateReaders(striker),

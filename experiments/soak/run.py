@@ -67,6 +67,8 @@ class Tally:
     checked: int = 0
     balance_rounds: int = 0
     balance_moves: int = 0  # Copies that balance moved; those that replace lost ones are not among them.
+    changes: int = 0  # Of the code, that were committed.
+    refused: Counter[str] = field(default_factory=Counter)  # Why others were not.
 
     @property
     def last(self) -> str:
@@ -149,6 +151,8 @@ def soak(minutes: float, settings: Settings, draw: random.Random, tell: Callable
         "balance": settings.balance,
         "balance_rounds": tally.balance_rounds,
         "balance_moves": tally.balance_moves,
+        "changes": tally.changes,
+        "changes_refused": dict(tally.refused),
         "gap_s": _spread([gap for gaps in tally.gaps_s.values() for gap in gaps]),
         "gap_max_s": {kind: round(max(gaps), 2) for kind, gaps in tally.gaps_s.items()},
         "outputs": tally.outputs,
@@ -208,15 +212,23 @@ def soak_a_run(
 
 @contextmanager
 def _counted_rounds(run: flux.Run, tally: Tally) -> Iterator[None]:
-    """Count what balance has done when the run is over, however it ends."""
+    """Count what balance and changes have done when the run is over, however it ends."""
     try:
         yield
     finally:
         assert run._driver is not None
         with run._driver.changed:
             rounds = [each.last for each in run._driver.run_state.balance.rounds]
+            changes = [*run._driver.run_state.known_changes.by_number.values()]
+        tally.changes += sum(change.is_committed for change in changes)
+        tally.refused.update(_reason(change.reason) for change in changes if change.reason is not None)
         tally.balance_rounds += len(rounds)
         tally.balance_moves += sum(each.moves - each.dropped - each.failed for each in rounds)
+
+
+def _reason(text: str) -> str:
+    """The beginning of why a change was refused, without the site that refused it."""
+    return text.partition(": ")[2][:60] or text[:60]
 
 
 def _silent(line: str) -> None:
