@@ -152,7 +152,8 @@ def screen(status: Document, before: Document | None = None) -> list[str]:
         )
     stuck = [f"  {process['name']}: {process['stuck']}" for process in status["processes"] if process["stuck"]]
     balance = ["", f"  balance: {status['balance']}"] if balanced else []
-    return lines + stuck + balance + _failures(status["failures"])
+    change = ["", f"  {status['change']}"] if status["change"] else []
+    return lines + stuck + balance + change + _failures(status["failures"])
 
 
 def _load(process: Document) -> str:

@@ -106,6 +106,16 @@ class KnownChanges:
         """Return the changes as JSON types, for a report."""
         return [change.to_plain(started_at) for change in self.by_number.values()]
 
+    def in_progress(self, now: float) -> str:
+        """Return what becomes of the change that is not complete; empty if there is none."""
+        for change in self.by_number.values():
+            what = f"change {change.number} of {', '.join(change.steps)}"
+            if not change.is_decided:
+                return f"{what} is being agreed on, for {now - change.requested_at:.1f} s"
+            if change.is_committed and change.complete_at is None and not change.is_closed:
+                return f"{what} is made at row {change.position:,}, and some copies are before it"
+        return ""
+
     def events(self, started_at: float) -> list[tuple[float, str]]:
         """Return the events of a timeline: the changes that were committed."""
         return [

@@ -117,6 +117,7 @@ def status_of(name: str, run_state: RunState, processes: list[ProcessStatus], wh
         late=run_state.dropped_rows.late,
         error=None if error is None else str(error) or repr(error),
         balance=run_state.balance.phase,
+        change=run_state.known_changes.in_progress(now),
         starting=run_state.started_at is None,
     )
 

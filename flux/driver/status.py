@@ -79,6 +79,8 @@ class Status(dict[str, Any]):
     error: str | None = None
     # What balance is doing: "off", collecting statistics, or moving partitions.
     balance: str = "off"
+    # A change of the code that is not complete; empty if there is none.
+    change: str = ""
     # Whether the first view is not there yet: processes start, operators and sinks are opened.
     starting: bool = False
 
@@ -121,6 +123,7 @@ class Status(dict[str, Any]):
             "skipped": self.skipped,
             "shed": self.shed,
             "late": self.late,
+            "change": self.change,
             "error": self.error,
             "balance": self.balance,
             "starting": self.starting,
