@@ -191,6 +191,7 @@ def soak_a_run(
                 soaking = Soak(striker, faults, output, settings.sites + 1, tally, tell)
                 soaking.go_on_until(until)
                 packets.end(striker.watch.numbered() + 8 * POOL_ROWS)
+                striker.watch.wait_end()  # On a busy machine so many rows take minutes.
                 run.wait(timeout=PATIENCE_S)
                 last = packets.last()
                 tally.outputs += run.status().outputs

@@ -102,6 +102,13 @@ class Watch:
         before = self._driver.run_state.safe_upto
         self.until(lambda: self._driver.run_state.safe_upto > before, "output")
 
+    def wait_end(self) -> None:
+        """Return when the stream has ended, and its output is there: as long as that takes, so long as output comes."""
+        state = self._driver.run_state
+        while not state.ended:
+            upto = state.safe_upto
+            self.until(lambda upto=upto: state.ended or state.safe_upto > upto, "output, or the end of the stream")
+
     def wait_error(self) -> None:
         """Raise the error that ends the run, when it does."""
         self.until(lambda: False, "the run to end with an error")

@@ -9,11 +9,15 @@ import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
 from experiments import dmz
+from experiments.soak import watching
 from experiments.soak.faults import MAY_END, ending
 from experiments.soak.full_disks import FullDisks
 from experiments.soak.journal_cuts import JournalCuts, cut_length
@@ -25,7 +29,9 @@ from experiments.soak.state_readers import StateReaders
 from experiments.soak.stops import Stops
 from experiments.soak.stream import CHUNK_ROWS, Checked, Lines, Mismatch, Packets, packets, plain
 from experiments.soak.striker import Strike, has_something_to_lose
+from experiments.soak.watching import Stalled, Watch
 from flux.balance.statistics import PartitionStatistics, SiteStatistics, Statistics
+from flux.protocols.messages import View
 from flux.storage.journal import Journal
 
 ROWS = 3 * CHUNK_ROWS - 100
@@ -159,6 +165,48 @@ def test_a_soak_under_load_counts_faults_and_checks_every_row() -> None:
     assert figures["wrong"] is None
     assert figures["faults_survived"] == sum(figures["faults"].values()) > 0
     assert figures["outputs_checked"] == figures["outputs"] > 0
+
+
+class ComingOutput:
+    """The state of a run whose output comes a row further each second, up to `most` rows; it ends with row 300."""
+
+    error = None
+
+    def __init__(self, most: int) -> None:
+        self.now, self._most = 0.0, most
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    @property
+    def safe_upto(self) -> int:
+        return min(int(self.now), self._most)
+
+    @property
+    def ended(self) -> bool:
+        return self.safe_upto >= 300
+
+
+def wait_for_the_end(state: ComingOutput, directory: Path) -> None:
+    """Wait, with a patience of a minute."""
+    status = SimpleNamespace(processes=[SimpleNamespace(name="ingress", incarnation=2, state="up")])
+    run: Any = SimpleNamespace(_driver=SimpleNamespace(run_state=state), status=lambda: status, directory=directory)
+    watch = Watch(run, patience_s=60.0)
+    watch._view = View(number=7, nodes=("ingress",), dead=frozenset(), copies=())
+    with patch.object(watching, "time", SimpleNamespace(monotonic=lambda: state.now, sleep=state.sleep)):
+        watch.wait_end()
+
+
+def test_the_end_of_a_stream_is_waited_for_as_long_as_output_comes(tmp_path: Path) -> None:
+    wait_for_the_end(state := ComingOutput(most=300), tmp_path)
+    assert 300 <= state.now < 301
+
+
+def test_a_stream_that_gives_no_output_and_does_not_end_is_stalled_and_it_is_said_what_there_is(tmp_path: Path) -> None:
+    state = ComingOutput(most=100)
+    with pytest.raises(Stalled, match=r"or the end of the stream\. .* up are ingress \(2\); the view is View\("):
+        wait_for_the_end(state, tmp_path)
+    assert 160 <= state.now < 161
 
 
 def test_the_restless_policy_moves_movable_copies_to_sites_without_one() -> None:
