@@ -197,7 +197,6 @@ NOT_IN_A_WORLD: dict[Row, str] = {
     ): "without it the message is refused: the run ends, with no reason",
     (Node, View, "follows_another"): "the same",
     (FhProd, Attach, "asks_for_what_was_acknowledged"): "the same",
-    (FhProd, Ack, "states_less_than_was_acknowledged"): "the same",
 }
 RANDOM = "random"  # The world is that of the seed.
 # Rows that worlds need rarely, and where to begin to look.
