@@ -132,6 +132,9 @@ class FhProd(Machine):
         is_end = _dest(message) in self.ends and message.lane_id > self.last_lane_ids.get(_dest(message), 0)
         return is_end and message.position < self._kept_from(message)
 
+    def takes_an_acknowledgement_back(self, message: Ack) -> bool:
+        return _dest(message) in self.ends and message.position < self.buffer.floors[_dest(message)]
+
     def is_of_an_earlier_time_here(self, message: Ack | Attach | Stop | Merge) -> bool:
         return message.view < self.since.get(_dest(message), self.view)
 
@@ -242,7 +245,7 @@ class FhProd(Machine):
                     self.acks_since[dest] = view.number
         self.versions = view.versions
 
-    def refuse_to_repeat(self, message: Attach) -> Iterator[Effect]:
+    def refuse_to_repeat(self, message: Ack | Attach) -> Iterator[Effect]:
         yield ReportRefused(
             text=f"{message.sender} asks for the output after {message.position:,}, and what is up to "
             f"{self._kept_from(message):,} was reported as written to the sink: the sink's journal has lost its end, "
@@ -250,7 +253,7 @@ class FhProd(Machine):
             "the flow again"
         )
 
-    def _kept_from(self, message: Attach) -> Position:
+    def _kept_from(self, message: Ack | Attach) -> Position:
         """The position up to which a consumer must not ask again: an egress not for what one has acknowledged."""
         dest = _dest(message)
         return self.buffer.floors[dest] if dest in self.ends else self.buffer.dropped
@@ -331,6 +334,7 @@ _ROWS = (
     Rule(on=Ack, guard=FhProd.is_from_before_a_transfer, action=ignore, cites="rule 3: it is stated anew"),
     Rule(on=Ack, guard=FhProd.only_reports_progress, action=FhProd.note_progress, cites="rule 31"),
     Rule(on=Ack, guard=FhProd.is_from_a_consumer_and_not_older, action=FhProd.release, cites="fig. 3.3 (3)"),
+    Rule(on=Ack, guard=FhProd.takes_an_acknowledgement_back, action=FhProd.refuse_to_repeat, cites="rule 41"),
     Rule(on=Attach, guard=FhProd.asks_for_what_was_acknowledged, action=FhProd.refuse_to_repeat, cites="rule 41"),
     Rule(on=Attach, guard=FhProd.is_kept_and_lane_is_new, action=FhProd.open_lane, cites="fig. 3.13, 3.14; rule 14"),
     Rule(on=Stop, guard=FhProd.lane_is_open, action=FhProd.take_out, cites="3.4.3.2: conn[SEC] := {ACK}; rule 13"),

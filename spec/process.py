@@ -83,6 +83,10 @@ CONTROLLER = "controller"
 PULL: PendingWork = (0, 0)
 
 
+class Reported(Refused):
+    """What a rule refuses on purpose, with an error for the user: no message is wrong, but what was to be kept is."""
+
+
 class SimulatedProcess:
     """Node `name` of `scenario`, watched by `checkers`; if it is an end, it may be started after `last` one."""
 
@@ -334,7 +338,7 @@ class SimulatedProcess:
             elif kind is Trim:
                 trim(self.node, effect, _cut_body)
             elif kind is ReportRefused:
-                raise Refused(effect.text)
+                raise Reported(effect.text)
             elif kind is SendToController:
                 out.append((CONTROLLER, effect.message))
             elif kind is Rehearse:

@@ -78,6 +78,7 @@ from .process import (
     Checker,
     Outgoing,
     PendingWork,
+    Reported,
     SimulatedProcess,
     Violated,
     Watch,
@@ -166,7 +167,7 @@ class World:
         try:
             self._doing[kind](name, detail)
         except Refused as error:
-            if self.views_lost or self.sinks_lost:
+            if self.views_lost or (self.sinks_lost and isinstance(error, Reported)):
                 self._end(str(error))
                 return
             raise Violated(f"no refusal between correct nodes: {error}") from error

@@ -496,8 +496,12 @@ RULES: tuple[ProtocolRule, ...] = (
         41,
         "A sink is not given what it is known to have",
         "What an egress acknowledges is durable at its sink, and producers keep that position for the process that is "
-        "started after it. If that one asks for less, the journal of its sink has lost its end, and the run ends.",
-        (Removal(lost_tails.forget_what_a_sink_has, "lost sinks", 121),),
+        "started after it. If that one asks for less, or states less, the journal of its sink has lost its end, and "
+        "the run ends with that reason.",
+        (
+            Removal(lost_tails.forget_what_a_sink_has, "lost sinks", 121),
+            Removal(lost_tails.take_less_than_was_acknowledged_for_an_error, "lost sinks", 121),
+        ),
     ),
     ProtocolRule(
         42,

@@ -8,6 +8,7 @@ from typing import Any
 from ...protocols.buffer import Buffer
 from ...protocols.controller import Controller
 from ...protocols.fh_cons import FhCons
+from ...protocols.fh_prod import FhProd
 from ...protocols.ingress import ONLY, Ingress
 from ...protocols.messages import Effect, View
 from ...protocols.node import Node
@@ -84,6 +85,11 @@ def forget_what_a_sink_has(patch: Patch) -> None:
     """Producers do not keep the position of an egress that is dead: the next one is given what it asks for."""
     own = Buffer.entitle
     patch.put(Buffer, "entitle", lambda buffer, dest, last=None: own(buffer, dest))
+
+
+def take_less_than_was_acknowledged_for_an_error(patch: Patch) -> None:
+    """Producers report an egress that asks for less than was acknowledged, but not one that only states so."""
+    patch.put(FhProd, "takes_an_acknowledgement_back", lambda prod, message: False)
 
 
 def accept_a_view_that_follows_another(patch: Patch) -> None:

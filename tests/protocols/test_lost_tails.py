@@ -235,3 +235,14 @@ def test_a_restarted_egress_that_asks_for_what_was_acknowledged_ends_the_run() -
     [refused] = producer().step(attach("egress.2", 2, 1, 3, view=2))
     assert isinstance(refused, ReportRefused)
     assert "asks for the output after 3, and what is up to 4 was reported as written" in refused.text
+
+
+def test_a_restarted_egress_that_states_less_than_was_acknowledged_ends_the_run_with_the_same_reason() -> None:
+    machine = Egress("egress.2", 3, durable=3)
+    sent = [send.message for send in machine.step(EGRESS_AGAIN) if isinstance(send, Send) and send.to == "site-1"]
+    stated, attached = sent
+    producing = producer()
+    assert producing.step(stated) == producing.step(attached)
+    [refused] = producer().step(stated)
+    assert isinstance(refused, ReportRefused)
+    assert "the sink's journal has lost its end" in refused.text
