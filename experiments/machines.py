@@ -190,6 +190,10 @@ class VirtualWorker(Worker):
         self._transfers: deque[float] = deque()
         self._report, self.shell.report = self.shell.report, self._take_report  # type: ignore[method-assign]
 
+    def start(self, nursery: trio.Nursery) -> None:
+        super().start(nursery)
+        self._waits_s = lambda: 0.0  # For the real processor.
+
     def perform(self, job: Consume) -> None:
         self._since_s = self._jobs.since_s(job)
         super().perform(job)

@@ -114,6 +114,7 @@ class SimulatedSystem:
             (process_control, "state_of", self._state_of),
             (process_control, "cpu_s_of", lambda pid: 0.0),
             (process_control, "run_ns_of", lambda pid: None),
+            (process_control, "watch_waits", lambda: lambda: 0.0),
             (snapshot, "Fork", self._fork),
             (time, "monotonic", lambda: kernel.now),
             (time, "time", lambda: _EPOCH_S + kernel.now),

@@ -28,6 +28,7 @@ from ..protocols.inspection import cohorts, consumed, oldest_cohort
 from ..protocols.messages import Consume, Consumed, Drop, Effect, Install, State
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
+from ..system import process_control
 from ..wire.codec import Word
 from ..wire.frames import BadFrame
 from ..wire.link import Link
@@ -82,6 +83,8 @@ class Worker(Role):
         self._crash_note = CrashNote(note or note_in(config.directory / f"{name}{SUFFIX}"))
         self._late: dict[int, dict[int, dict[int, int]]] = {}  # Late rows by stage, step and partition.
         self._checks: dict[int, StateCheck] = {}
+        self._waits_s: Callable[[], float] = lambda: 0.0  # For a processor, until now,
+        self._waited_s = 0.0  # and until the present step began.
         self._installer = CopyInstaller()
         self._transfer = CopyTransfer(self.shell, self._segments, self._digests)
         self._changes = SiteChanges(self.shell, self._segments, self._transfer.may_fork, self._installed)
@@ -91,6 +94,7 @@ class Worker(Role):
         await self.shell.run()
 
     def start(self, nursery: trio.Nursery) -> None:
+        self._waits_s = process_control.watch_waits()
         placed = self._plan.view()
         for stage in self._plan.stages:
             held = [p for p, copies in enumerate(placed.copies[stage]) if self.shell.name in copies]
@@ -175,7 +179,7 @@ class Worker(Role):
         return self._changes.change_some_state()
 
     def perform(self, job: Consume) -> None:
-        began_s = time.monotonic()
+        began_s, self._waited_s = time.monotonic(), self._waits_s()
         whole = self._inputs[job.stage].merged(job)
         first, last = _span(job, whole)
         self._crash_note.begin(Job(stage=job.stage, after=first, upto=last, partitions=job.partitions))
@@ -228,7 +232,8 @@ class Worker(Role):
     def _next_step(self, job: Consume, busy_s: float) -> int:
         """Return the positions that the next step may take, after one that took `busy_s` (rule 36)."""
         is_oldest = job.cohort == oldest_cohort(self.shell.node, job.stage)
-        return self._lengths[job.stage].after_step(job.upto - job.after, busy_s, is_oldest)
+        waited_s = self._waits_s() - self._waited_s
+        return self._lengths[job.stage].after_step(job.upto - job.after, busy_s, is_oldest, waited_s)
 
     def _report_skipped(self, stage: int) -> Skips:
         """Report the rows that operators refused; return partition and number of each of them."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["cpu_s_of", "exit_now", "kill_self", "run_ns_of", "send_signal", "state_of"]
+__all__ = ["cpu_s_of", "exit_now", "kill_self", "run_ns_of", "send_signal", "state_of", "watch_waits"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -45,3 +46,15 @@ def run_ns_of(pid: int) -> int | None:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def watch_waits() -> Callable[[], float]:
+    """Return what gives the seconds for which this thread could run and waited for a processor.
+
+    They are always 0 where the system does not say.
+    """
+    try:
+        fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return lambda: 0.0
+    return lambda: int(os.pread(fd, 100, 0).split()[1]) / 1e9
