@@ -67,11 +67,17 @@ class EvenRows:
 
 
 def even_flow(
-    partitions: int, *, stages: int = 1, order: Literal["sn", "any"] = "sn", state_bytes: int = 0, name: str = "balance"
+    partitions: int,
+    *,
+    stages: int = 1,
+    order: Literal["sn", "any"] = "sn",
+    state_bytes: int = 0,
+    batch_rows: int = BATCH_ROWS,
+    name: str = "balance",
 ) -> flux.Dataflow:
     """One stage or two with `partitions` each, and a sink that takes rows in order or as they come."""
     flow = flux.Dataflow(name)
-    rows = flow.source(flux.sources.Generator(EvenRows(partitions), batch_rows=BATCH_ROWS))
+    rows = flow.source(flux.sources.Generator(EvenRows(partitions), batch_rows=batch_rows))
     for column in ("one", "two")[:stages]:
         rows = rows.exchange(column, partitions=partitions).apply(Keeper, state_bytes=state_bytes)
     rows.sink(flux.sinks.Null(), order=order)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments.balance.even_load import even_flow
+from experiments.balance.even_load import BATCH_ROWS, even_flow
 from experiments.balance.watch import Watch, best_time_s, placement_time_s
 from experiments.experiment import Finding
 from experiments.machines import Machines, VirtualRun, start
@@ -35,6 +35,7 @@ class Setting:
     order: Literal["sn", "any"] = "sn"
     availability: Availability = "pairs"
     state_bytes: int = 0
+    batch_rows: int = BATCH_ROWS
     balance: Any = "auto"
     slow: Literal["wait", "give-up"] = "wait"
     record: Path | None = None
@@ -117,7 +118,12 @@ def trial(setting: Setting) -> Iterator[Trial]:
     """Start a run and measure it without load."""
     machines = Machines(dict.fromkeys(range(1, setting.stages + 1), COST_S))
     flow = even_flow(
-        setting.partitions, stages=setting.stages, order=setting.order, state_bytes=setting.state_bytes, name="trial"
+        setting.partitions,
+        stages=setting.stages,
+        order=setting.order,
+        state_bytes=setting.state_bytes,
+        batch_rows=setting.batch_rows,
+        name="trial",
     )
     with (
         start(

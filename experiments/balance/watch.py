@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from experiments.machines import Machines, VirtualRun, host_times_s
+from flux.plan.plan import INGRESS
 
 SAMPLE_EVERY_S = 0.02
 
@@ -33,7 +34,8 @@ class Sample:
     rounds: int
     building: int
     slow: tuple[str, ...]
-    buffered: int
+    buffered: int  # In all pools;
+    buffered_source: int  # and in that of the source alone.
     host_busy_s: float
     host_s: float
 
@@ -77,6 +79,7 @@ class Watch:
             building=state.building,
             slow=tuple(load.site for load in dict(state.balance.loads).values() if load.slow),
             buffered=sum(dict(state.buffered_rows).values()),
+            buffered_source=state.buffered_rows.get(INGRESS, 0),
             host_busy_s=busy_s,
             host_s=all_s,
         )
