@@ -47,7 +47,7 @@ from .state_mover import StateMover
 
 
 class Pooler(Machine):
-    """Stage `stage` of the dataflow on site `name`."""
+    """Stage `stage` of the dataflow on site `name`; copies that are here from the first view on `begin` there."""
 
     def __init__(
         self,
@@ -57,9 +57,11 @@ class Pooler(Machine):
         transfer_rows_max: int | None = None,
         step: Position | None = None,
         divided: bool = False,
+        begin: Position = 0,
     ) -> None:
         self.name = name
         self.stage = stage
+        self.begin = begin
         self.cons = FhCons(name, stage, step)
         self.prod = FhProd(name, stage, bound_rows, transfer_rows_max, divided)
         self.mover = StateMover(name, stage)
@@ -122,8 +124,8 @@ class Pooler(Machine):
         self.prod.keep(self.cons.cohorts.keys())
         held = view.held(self.stage, self.name)
         if first and held:
-            self.prod.add_cohort(0, held, 0)
-            yield from self.cons.add_cohort(0, held, 0)
+            self.prod.add_cohort(0, held, self.begin)
+            yield from self.cons.add_cohort(0, held, self.begin)
         yield from self.mover.ask(self.cons.installed)
         yield from self._acknowledge()
         yield from self._go_on()
