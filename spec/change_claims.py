@@ -7,13 +7,14 @@ that comparison would notice too late, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from ..protocols.change_messages import CLOSED, COMMITTED, ReportChange
 from ..protocols.controller import Controller
 from ..protocols.ingress import Ingress
 from ..protocols.messages import Consume, Edition, PendingInput, Pull, View
 from .checker import Checker, CopyPlace
-from .dataflow import Row, Scenario
+from .dataflow import OperatorState, Row, Scenario
 from .process import SimulatedProcess, is_among
 
 
@@ -32,6 +33,15 @@ class OneEdition(Checker):
         for stage, machine in process.node.machines.items():
             for frames in () if isinstance(machine, Ingress) else machine.cons.pending.values():
                 self._expect_pending(process, stage, frames)
+
+    def consumed(
+        self, process: SimulatedProcess, work: Consume, partition: int, rows: list[Row], state: OperatorState
+    ) -> None:
+        view = process.node.view
+        # No site gets the output of a copy that has left.
+        is_here = view is not None and process.name in view.takers(work.stage)[partition]
+        if is_here and state.edition != work.edition:
+            raise self.violated(f"{process.name} has run the code of {work} over a state of edition {state.edition}")
 
     def resumed(self, process: SimulatedProcess, place: CopyPlace, edition: int) -> None:
         if edition != process.states[place].edition:
@@ -135,6 +145,15 @@ class ChangesEnd(Checker):
         ]
         if before or (retained is not None and retained < edition.position):
             raise self.violated(f"{edition} is closed before {before or f'the checkpoint at {retained}'} has passed it")
+
+    def reported(self, report: ReportChange, known: Mapping[int, Edition], controller: Controller) -> None:
+        edition = known.get(report.number)
+        if report.outcome in (COMMITTED, CLOSED):
+            is_so = edition is not None and edition.position == report.position
+        else:
+            is_so = edition is None and not controller.changes.is_pending(report.number)
+        if not is_so:
+            raise self.violated(f"{report} is said of {edition}, and {controller.changes.requests} are wanted")
 
     def settled(self, controller: Controller, live: Sequence[SimulatedProcess]) -> None:
         changes, editions = controller.changes, controller.view.editions

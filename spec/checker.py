@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from ..protocols.change_messages import ReportChange
 from ..protocols.controller import Controller
 from ..protocols.messages import Ack, Attach, Consume, Data, Edition, Move, PeerMessage, Pull, Stop, View
 from .dataflow import OperatorState, Row, Scenario
@@ -61,6 +62,9 @@ class Checker:
     def closing(self, edition: Edition, live: Sequence[CheckedProcess], view: View, retained: int | None) -> None:
         """The controller is about to publish `view`, which closes an edition; copies may go back to `retained`."""
 
+    def reported(self, report: ReportChange, known: Mapping[int, Edition], controller: Controller) -> None:
+        """The controller has said what became of a change; `known` are all that were ever in a view, by number."""
+
     def adopted(self, process: CheckedProcess, before: View | None, view: View) -> None:
         """`process` has adopted a view after the one `before`."""
 
@@ -112,4 +116,4 @@ class Watch:
         self.published, self.lost, self.at_rest = methods("published"), methods("lost"), methods("at_rest")
         self.standing = methods("standing")
         self.adopted, self.settled = methods("adopted"), methods("settled")
-        self.resumed, self.closing = methods("resumed"), methods("closing")
+        self.resumed, self.closing, self.reported = methods("resumed"), methods("closing"), methods("reported")

@@ -36,6 +36,7 @@ from ..protocols.messages import Edition, Move, RowCounts, View
 INGRESS, EGRESS = "ingress", "egress"
 END = -1  # The value of a row that stands for the end of the stream.
 DIGEST_PRIME = 65_521
+WANTED_MAX = 6  # Moves of a restless world while attempts at a change are made, which succeed before.
 VALUES = 251  # Values are 0 to 250.
 
 
@@ -67,8 +68,9 @@ class Scenario:
 
     `copies[s - 1][p]` are the sites of partition p of stage s, primary first. `batches` are the values
     the source gives at each pull; the last one includes the end of the stream. A site without copies is
-    a standby. `at_once` copies of a stage are rebuilt at the same time; `moves` may be asked for at any time, and at
-    any time each of the sets `slow` may be the sites that are slow. After one of the sites in `retires` was in such a
+    a standby. `at_once` copies of a stage are rebuilt at the same time; `moves` may be asked for at any time, if it is
+    `restless` again and again while a change is wanted, and at any time each of the sets `slow` may be the sites that
+    are slow. After one of the sites in `retires` was in such a
     set, it may be requested to retire its copies. If it `freezes`, slow sites do nothing until nothing else is left to
     happen. `copy_costs` are those of a copy on some sites.
     `edges` are the producing and consuming stage of each exchange; left out, the stages are a chain. The stages in
@@ -85,9 +87,11 @@ class Scenario:
     that was not released, and a controller not the last view. With `lost_sinks`, the journal of a sink has lost the
     last position that it had acknowledged, and the sink still has its row.
 
-    The `changes` of code are requested at any time, in their order, and each of the numbers in `aborts` may be aborted
-    at any time after that. The nodes in `cannot` refuse them. Positions are proposed `lead` steps after the furthest.
-    Copies may go back to the first of the `checkpoints`, and after any time only to the next one.
+    The `changes` of code are requested at any time, in their order, or `twice`, and each of the numbers in `aborts` may
+    be aborted at any time after that. The nodes in `cannot` refuse them, and those in `silent` do not answer whether
+    they can make them. Positions are proposed `lead` steps after the furthest.
+    Copies may go back to the first of the `checkpoints`, and to the next one only at any time after all of them have
+    reached it. In each of the `eras` all processes are lost, and the dataflow begins again from the checkpoint.
     """
 
     sites: int
@@ -120,7 +124,11 @@ class Scenario:
     changes: tuple[Reconfigure, ...] = ()
     aborts: tuple[int, ...] = ()
     cannot: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    twice: bool = False
+    restless: bool = False
     checkpoints: tuple[int, ...] = ()
+    eras: int = 0
     lead: int = 1
 
     # Whether equal states are the same in every respect, so that what follows from one is known of the other.
@@ -376,7 +384,8 @@ class Reference:
         self.last_sn = scenario.source[-1][-1].sn
         for stage in range(1, len(scenario.partitions)):
             edges = scenario.plan.inputs(stage)
-            migrations: dict[int, list[int]] = {0: []}  # By position: the editions that begin there.
+            # By position: the editions that begin there. One may begin at 0, where the state is still the first.
+            migrations: dict[int, list[int]] = {-1: []}
             for edition in every:
                 if stage in edition.stages and edition.position < self.last_sn:
                     migrations.setdefault(edition.position, []).append(edition.number)

@@ -73,6 +73,7 @@ from .checker import CopyPlace as CopyPlace
 from .checker import Violated as Violated
 from .checker import Watch as Watch
 from .dataflow import EGRESS, INGRESS, OperatorState, Reference, Row, Scenario
+from .eras import Restored
 
 Outgoing = list[tuple[str, PeerMessage | View | Hello | CopyReady | CopyFailed | ChangeReport | ChangeOrder]]
 PendingWork = tuple[int, int]  # Stage, cohort.
@@ -88,10 +89,18 @@ class Reported(Refused):
 
 
 class SimulatedProcess:
-    """Node `name` of `scenario`, watched by `checkers`; if it is an end, it may be started after `last` one."""
+    """Node `name` of `scenario`, watched by `checkers`; if it is an end, it may be started after `last` one.
+
+    In an era after the first it begins with what is `restored`.
+    """
 
     def __init__(
-        self, scenario: Scenario, name: str, checkers: Iterable[Checker] | Watch, last: SimulatedProcess | None = None
+        self,
+        scenario: Scenario,
+        name: str,
+        checkers: Iterable[Checker] | Watch,
+        last: SimulatedProcess | None = None,
+        restored: Restored | None = None,
     ) -> None:
         self.scenario = scenario
         self.name = name
@@ -114,6 +123,10 @@ class SimulatedProcess:
         if last is not None:
             self.states, self.through, self.history = dict(last.states), dict(last.through), dict(last.history)
             self.ahead = dict(last.ahead)
+        self.begin = 0  # The position of the copies that are here from the first view on.
+        if restored is not None:
+            self.begin, self.states, self.through, self.history = restored
+        self.released = max(self.released, self.begin)
         self.is_first = last is None
         self.node: Node = Node(name, list(self._machines()), last.node.incarnation + 1 if last is not None else 1)
         self.last_view: View | None = None  # That it had before the message that was delivered last.
@@ -255,7 +268,8 @@ class SimulatedProcess:
                 yield Egress(self.name, stage, self.through.get((stage, 0), 0), self.ahead.get(stage, ()))
         else:
             for stage in range(1, scenario.stages + 1):
-                yield Pooler(self.name, stage, scenario.bound_rows, scenario.transfer_rows_max, scenario.step)
+                bounds = (scenario.bound_rows, scenario.transfer_rows_max, scenario.step)
+                yield Pooler(self.name, stage, *bounds, begin=self.begin)
 
     def _source(self, pull: Pull) -> Outgoing:
         """Answer a pull. Every process gets the same rows under the same numbers: they are in the journal."""
@@ -343,7 +357,8 @@ class SimulatedProcess:
                 out.append((CONTROLLER, effect.message))
             elif kind is Rehearse:
                 problem = "it has no such code" if self.name in self.scenario.cannot else ""
-                out += self._carry_out(self.node.step(Rehearsed(number=effect.number, problem=problem)))
+                if self.name not in self.scenario.silent:
+                    out += self._carry_out(self.node.step(Rehearsed(number=effect.number, problem=problem)))
             else:
                 assert kind is Released, f"a node cannot emit {effect}"
                 self.released = effect.upto

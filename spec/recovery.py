@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from ..protocols.messages import Move, Pull, Standby, View
 from ..protocols.pooler import Pooler
 from ..protocols.view import RETIRED, number_of
-from .dataflow import EGRESS, INGRESS, Scenario
+from .dataflow import EGRESS, INGRESS, WANTED_MAX, Scenario
 from .process import Checker, CopyPlace, SimulatedProcess
 
 
@@ -43,7 +43,8 @@ class RecoveryEnds(Checker):
         faults = scenario.crashes + scenario.restarts + scenario.suspicions + scenario.cuts
         faults += len(scenario.retires) * len(scenario.slow)
         copies = sum(len(copies) for partitions in view.copies for copies in partitions)
-        if view.versions > 2 * faults * copies + (faults + 1) * len(scenario.moves):
+        moves = 100 * WANTED_MAX if scenario.restless else len(scenario.moves)
+        if view.versions > 2 * faults * copies + (faults + 1) * moves:
             raise self.violated(f"{faults} faults, {copies} copies, and {view.versions} were begun: it does not end")
 
     def at_rest(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:

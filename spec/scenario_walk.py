@@ -384,6 +384,15 @@ WORLDS: dict[str, Scenario] = {
         bound_rows=10,
         lead=0,
     ),
+    "a change while moves never end": replace(
+        _SPARE,
+        batches=BATCHES,
+        changes=(_change(1, 1), _change(2, 1)),
+        moves=tuple(_move(1, 0, slot, to) for to in (3, 1, 2) for slot in (0, 1)),
+        restless=True,
+        bound_rows=10,
+        lead=0,
+    ),
     "a change and restarts": replace(_PAIR, restarts=1, changes=(_change(1, 1),), bound_rows=10),
     "a change, restarts and a crash": replace(
         _PAIRS, sites=3, batches=BATCHES, restarts=2, crashes=1, changes=(_change(1, 1, 2),), bound_rows=10
@@ -422,10 +431,82 @@ WORLDS: dict[str, Scenario] = {
         _SPARE, changes=(_change(1, 1), _change(2, 1)), cannot=("site-1", "site-3")
     ),
     "a change and checkpoints": replace(
-        _PAIR, batches=BATCHES, changes=(_change(1, 1), _change(2, 1)), checkpoints=(0, 1, 4, 9), bound_rows=10, lead=0
+        _PAIR, batches=BATCHES, changes=(_change(1, 1), _change(2, 1)), checkpoints=(0, 1, 4, 6), bound_rows=10, lead=0
     ),
+    "a change and an era": replace(
+        _PAIRS,
+        batches=BATCHES,
+        changes=(_change(1, 1), _change(2, 2)),
+        checkpoints=(0, 1, 3, 4, 6),
+        eras=1,
+        bound_rows=10,
+        lead=0,
+    ),
+    "changes, eras, a crash and restarts": replace(
+        _PAIRS,
+        sites=3,
+        batches=BATCHES,
+        crashes=1,
+        restarts=1,
+        changes=(_change(1, 1, 2), _change(2, 1), _change(3, 2)),
+        checkpoints=(0, 2, 3, 5),
+        eras=2,
+        bound_rows=10,
+        lead=0,
+    ),
+    # The site that has passed the change gets a copy that has not.
+    "a change and a site that is ahead": Scenario(
+        sites=2,
+        copies=((("site-1",), ("site-2",)),),
+        batches=tuple((n,) for n in range(8)),
+        bound_rows=20,
+        crashes=0,
+        moves=tuple(_move(1, partition, 0, to) for to in (2, 1, 2, 1) for partition in (0, 1)),
+        changes=(_change(1, 1),),
+        lead=0,
+    ),
+    "a change that a spare cannot make": replace(_SPARE, changes=(_change(1, 1), _change(2, 1)), cannot=("site-3",)),
     "a change that is aborted": replace(
         _PAIR, batches=BATCHES, changes=(_change(1, 1), _change(2, 1)), aborts=(1,), bound_rows=10
+    ),
+    "a change that is aborted, restarts": replace(
+        _PAIR, batches=BATCHES, restarts=2, changes=(_change(1, 1),), aborts=(1,), bound_rows=10, lead=0
+    ),
+    # A site never says whether it can make the change.
+    "a change that is never prepared": replace(
+        _PAIR, changes=(_change(1, 1), _change(2, 1)), silent=("site-2",), aborts=(1, 2)
+    ),
+    "changes that are requested twice": replace(
+        _PAIRS, batches=BATCHES, restarts=1, changes=(_change(1, 1), _change(2, 1, 2)), twice=True, bound_rows=10
+    ),
+    "a change and marks": replace(
+        _PAIR, batches=BATCHES, changes=(_change(1, 1),), slow=((),) * 6, bound_rows=10, lead=0
+    ),
+    "a change, an arrival that cannot make it": replace(
+        _PAIR, batches=BATCHES, arrivals=1, changes=(_change(1, 1),), cannot=("site-3",), bound_rows=10
+    ),
+    "a change, moves and crashes": replace(
+        _PAIRS,
+        sites=4,
+        batches=BATCHES,
+        crashes=2,
+        changes=(_change(1, 1),),
+        moves=(_move(1, 0, 0, 3), _move(1, 0, 1, 4)),
+        bound_rows=10,
+        lead=0,
+    ),
+    "a change and two ends that are started again": replace(
+        _PAIR, batches=BATCHES, crashes=1, restarts=2, changes=(_change(1, 1),), bound_rows=10, lead=0
+    ),
+    # A site is at work on a copy that has left it while that copy returns, and its donor dies.
+    "a change, there and back, a crash": replace(
+        _ALONE,
+        batches=BATCHES,
+        crashes=1,
+        changes=(_change(1, 1),),
+        moves=tuple(_move(1, 0, 0, to) for to in (2, 1, 2, 1)),
+        bound_rows=10,
+        lead=0,
     ),
     # Sites appear, and ends are started again, before and after an edition is closed.
     "a change and arrivals": replace(
@@ -471,6 +552,7 @@ FAULT_CHANCES = (0.003, 0.02, 0.1)  # Per choice, while the scenario allows a fa
 def wander(scenario: Scenario, seed: int) -> Walked:
     """Walk a world of `scenario` to its end, or to its failure."""
     rng = random.Random(seed)
+    lazy = random.Random(f"lazy {seed}")  # Drawn separately, so that seeds keep their worlds.
     fault_chance = rng.choice(FAULT_CHANCES)
     world = World(scenario)
     names = (*scenario.nodes, CONTROLLER)
@@ -482,6 +564,8 @@ def wander(scenario: Scenario, seed: int) -> Walked:
     slow |= {"chunks"} if scenario.chunks and rng.random() < LAZY_CHANCE else set()
     for kind in ("change", "abort", "overdue") if scenario.changes else ():
         slow |= {kind} if rng.random() < LAZY_CHANCE else set()
+    for kind in ("checkpoint", "slow", "restart") if scenario.changes else ():
+        slow |= {kind} if lazy.random() < LAZY_CHANCE else set()
     done: list[Choice] = []
     violation: Violated | None = None
     try:
@@ -490,7 +574,7 @@ def wander(scenario: Scenario, seed: int) -> Walked:
             if faults and rng.random() < fault_chance:
                 choice = rng.choice(faults)
             else:
-                choice = rng.choice(world.choices)
+                choice = rng.choice(_offered(world))
                 if _lags(choice, slow) and rng.random() < PATIENCE:
                     continue
             done.append(choice)
@@ -499,6 +583,14 @@ def wander(scenario: Scenario, seed: int) -> Walked:
     except Violated as error:
         violation = error
     return Walked(seed, scenario, tuple(done), violation, bool(world.lost))
+
+
+def _offered(world: World) -> list[Choice]:
+    """What may happen next. Restless moves come at once, and then an attempt at a change has all the time it needs."""
+    if not world.scenario.restless:
+        return world.choices
+    moves = [choice for choice in world.choices if choice[0] == "move"]
+    return moves or [choice for choice in world.choices if choice[0] != "overdue"] or world.choices
 
 
 def _lags(choice: Choice, slow: set[object]) -> bool:

@@ -13,12 +13,13 @@ What may happen next is a list of *choices*:
 - ("slow", i): the controller is sent which sites are slow, by the i-th set of the scenario.
 - ("retire", i): the controller is requested to retire the copies of the i-th site of `retires`, which was slow.
 - ("change", i): the i-th change of code is requested, and again when the controller was started again.
-- ("checkpoint", i): the i-th checkpoint is the oldest that copies may go back to.
+- ("checkpoint", i): the i-th checkpoint is the oldest that copies may go back to; all have reached it.
 - ("abort", n): change n is to be given up.
 - ("overdue", n): the attempt at change n has kept others waiting for too long.
 - ("arrive", a): a site that was not in the plan appears.
 
-and *faults*, whose number a scenario limits: ("crash", a), ("suspect", a), ("cut", a, b).
+and *faults*, whose number a scenario limits: ("crash", a), ("suspect", a), ("cut", a, b), and ("era",), in which all
+processes are lost, and all begin again from a checkpoint.
 
 A world is fixed by its scenario and the sequence of choices; there is no clock and no randomness here.
 
@@ -37,6 +38,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ..protocols.change_messages import (
@@ -70,7 +72,8 @@ from ..protocols.messages import (
 from ..protocols.view_retention import ViewRetention
 from .choices import Choice as Choice
 from .choices import EnabledChoices
-from .dataflow import EGRESS, INGRESS, Scenario, site
+from .dataflow import EGRESS, INGRESS, WANTED_MAX, Scenario, site
+from .eras import Restored, restored
 from .invariants import all_checkers
 from .process import (
     CONTROLLER,
@@ -88,7 +91,7 @@ from .process import (
 from .story import describe
 
 NO_DETAIL = ""
-FAULTS = ("crash", "suspect", "cut")
+FAULTS = ("crash", "suspect", "cut", "era")
 CHUNKS = " in chunks"
 VIEWS_MAX = 10_000  # Of one controller.
 PROPOSALS_MAX = 5  # In a view: three, one to the ingress, and one with the position that it has answered.
@@ -106,13 +109,15 @@ class World:
         self.fenced: set[str] = set()  # Declared dead while alive.
         self.dismissed: set[str] = set()  # Those of them whose connection to this controller is closed.
         self.cut: set[frozenset[str]] = set()
-        self.used = {"crash": 0, "restart": 0, "suspect": 0, "cut": 0}
+        self.used = {"crash": 0, "restart": 0, "suspect": 0, "cut": 0, "era": 0}
         self.lost: tuple[tuple[int, int], ...] = ()
         self.views_lost = False  # The journal of views has lost its end: a run that notices it
         self.ended_early = False  # has ended with an error.
         self.sinks_lost = False  # The same of the journal of a sink.
         self.outcomes: dict[int, str] = {}  # Of changes that were requested.
-        self.asked = 0  # How many have been.
+        self.asked = 0  # How many have been,
+        self.given_up: set[int] = set()  # and those that the program has aborted.
+        self.wanted = 0  # How many moves have been, since the first attempt at a change.
         self.retained = 0  # The number of the oldest checkpoint that is retained.
         self.proposals: dict[tuple[int, int, int], int] = {}  # By controller, view and change: how many.
         self.superseded: dict[int, Edition] = {}  # Editions that no view lists any more.
@@ -121,7 +126,9 @@ class World:
         self.trace: list[str] | None = [] if record else None
         self.links: dict[tuple[str, str], deque[Any]] = {}
         self._enabled = EnabledChoices()
-        self.controller = begin_controller(scenario, scenario.plan)
+        self.plan = scenario.plan  # The view from which the first controller began, or that of this era.
+        self.first_number = 1
+        self.controller = begin_controller(scenario, self.plan)
         self.journal: list[View] = []
         self.seen = ViewRetention(None)
         self._listed: dict[str, int] = {}  # The view that first listed each node.
@@ -143,16 +150,15 @@ class World:
             "abort": self._abort,
             "overdue": self._overdue,
             "checkpoint": self._checkpoint,
+            "era": self._era,
             "arrive": self._arrive,
         }
-        for index in range(len(scenario.moves)):
+        for index in range(len(scenario.moves) if not scenario.restless else 0):
             self._enabled.add(("move", CONTROLLER, index))
         for index in range(len(scenario.slow)):
             self._enabled.add(("slow", CONTROLLER, index))
         if scenario.changes:
             self._enabled.add(("change", CONTROLLER, 0))
-        if scenario.checkpoints[1:]:
-            self._enabled.add(("checkpoint", CONTROLLER, 1))
         for index in range(scenario.arrivals):
             self._enabled.add(("arrive", site(scenario.sites + index), NO_DETAIL))
         for node in scenario.nodes:
@@ -210,6 +216,8 @@ class World:
             names = [p.name for p in self.live()]
             pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
             faults += [("cut", a, b) for a, b in pairs if frozenset({a, b}) not in self.cut]
+        if used["era"] < scenario.eras:
+            faults.append(("era", CONTROLLER, NO_DETAIL))
         return faults
 
     def may_crash(self) -> list[str]:
@@ -268,6 +276,7 @@ class World:
         if process.work:
             self._enable_work(process)
         self._post(name, out)
+        self._complete_checkpoint()
 
     def _crash(self, name: str, _: Any) -> None:
         self._note("crash", name, NO_DETAIL)
@@ -329,7 +338,7 @@ class World:
         if self.scenario.lost_tails and self.journal:
             self.views_lost = True
             self.journal.pop()
-        last = self.journal[-1] if self.journal else self.scenario.plan
+        last = self.journal[-1] if self.journal else self.plan
         self.controller = begin_controller(self.scenario, last, self._number_from(last), self.retained)
         self.seen = ViewRetention(self.journal[-1] if self.journal else None)
         self.fenced = {node for node in self.fenced if not last.alive(node)}  # The journal alone survives.
@@ -355,7 +364,11 @@ class World:
 
     def _number_from(self, last: View) -> int:
         """Return a number above all that any controller may have given; a real one takes the time of day."""
-        return last.number + 1 if not self.scenario.lost_tails else VIEWS_MAX * (1 + self.used["restart"])
+        return (
+            max(last.number + 1, self.first_number)
+            if not self.scenario.lost_tails
+            else VIEWS_MAX * (1 + self.used["restart"])
+        )
 
     def _connect(self, name: str, _: Any) -> None:
         self._enabled.remove(("connect", name, NO_DETAIL))
@@ -373,6 +386,7 @@ class World:
         listed = {edition.number for edition in self.controller.view.editions} | self.superseded.keys()
         for index, change in enumerate(self.scenario.changes[: self.asked]):
             is_known = change.number in listed or self.outcomes.get(change.number, COMMITTED) not in (COMMITTED, CLOSED)
+            is_known = is_known or change.number in self.given_up
             if not is_known and ("change", CONTROLLER, index) not in self._enabled:
                 self._enabled.add(("change", CONTROLLER, index))
 
@@ -396,6 +410,23 @@ class World:
             self._control(move)
             for check in self.watch.asked if move not in self.controller.waiting else ():
                 check(before, move, self.controller.view)
+
+    def _want_a_move(self) -> None:
+        """Want the next move that is possible, if none is under way and a change is not over."""
+        controller, moves, changes = self.controller, self.scenario.moves, self.scenario.changes
+        is_over = all(change.number in self.outcomes for change in changes)
+        if is_over or controller.view.standby or controller.waiting or any(c[0] == "move" for c in self.choices):
+            return
+        is_tried = controller.changes.attempt is not None or controller.changes.failed > 0
+        self.wanted = self.wanted + 1 if is_tried else 0
+        if self.wanted > WANTED_MAX:
+            raise Violated(
+                f"changes end: {self.wanted} moves were wanted meanwhile, and the outcomes are {self.outcomes}"
+            )
+        following = [(controller.view.versions + n) % len(moves) for n in range(len(moves))]
+        index = next((n for n in following if controller.is_possible(moves[n])), None)
+        if index is not None:
+            self._enabled.add(("move", CONTROLLER, index))
 
     def _slow(self, _: str, index: Any) -> None:
         self._enabled.remove(("slow", CONTROLLER, index))
@@ -422,6 +453,8 @@ class World:
         self._note("change", CONTROLLER, index, change)
         if index == self.asked:
             self.asked += 1
+            if self.scenario.twice:
+                self._enabled.add(("change", CONTROLLER, index))
             if self.asked < len(self.scenario.changes):
                 self._enabled.add(("change", CONTROLLER, self.asked))
             if change.number in self.scenario.aborts:
@@ -432,18 +465,57 @@ class World:
     def _abort(self, _: str, number: Any) -> None:
         self._enabled.remove(("abort", CONTROLLER, number))
         self._note("abort", CONTROLLER, number)
+        self.given_up.add(number)
+        for index, change in enumerate(self.scenario.changes):
+            if change.number == number:  # The program does not ask for it again.
+                self._enabled.discard(("change", CONTROLLER, index))
         if CONTROLLER not in self.crashed:
             self._control(AbortChange(number=number))
+
+    def _complete_checkpoint(self) -> None:
+        """Let the next checkpoint be retained at any time, if all live copies, and the sinks, have reached it."""
+        following = self.retained + 1
+        choice: Choice = ("checkpoint", CONTROLLER, following)
+        if following < len(self.scenario.checkpoints) and choice not in self._enabled:
+            at = [through for process in self.live() for through in process.through.values()]
+            if min([*at, *self._sinks().through.values()]) >= self.scenario.checkpoints[following]:
+                self._enabled.add(choice)
+
+    def _sinks(self) -> Restored:
+        """What the sinks have: with the last process that has served them."""
+        last = [process for process in self.processes.values() if process.role == EGRESS][-1]
+        return Restored(0, dict(last.states), dict(last.through), dict(last.history))
 
     def _checkpoint(self, _: str, index: Any) -> None:
         self._enabled.remove(("checkpoint", CONTROLLER, index))
         self.retained = index
         retained = CheckpointRetained(position=self.scenario.checkpoints[index])
         self._note("checkpoint", CONTROLLER, index, retained)
-        if self.retained + 1 < len(self.scenario.checkpoints):
-            self._enabled.add(("checkpoint", CONTROLLER, index + 1))
         if CONTROLLER not in self.crashed:
             self._control(retained)
+        self._complete_checkpoint()
+
+    def _era(self, _: str, __: Any) -> None:
+        """Begin again from the oldest checkpoint. The journals and the sinks are left, and so are changes of code."""
+        self._note("era", CONTROLLER, NO_DETAIL)
+        self.used["era"] += 1
+        last, sinks = self.journal[-1] if self.journal else self.plan, self._sinks()
+        for choice in [choice for choice in self.choices if choice[0] not in _REQUESTS]:
+            self._enabled.remove(choice)
+        self.links.clear()
+        for gone in (self.crashed, self.fenced, self.dismissed, self.cut):
+            gone.clear()
+        self.plan = replace(self.scenario.plan, editions=last.editions)
+        self.first_number = max(self.first_number, last.number + 1)
+        self.journal, self.seen, self._listed = [], ViewRetention(None), {}
+        self.controller = begin_controller(self.scenario, self.plan, self.first_number, self.retained)
+        self.processes = {}
+        editions = sorted((self.superseded | {e.number: e for e in last.editions}).items())
+        position = self.scenario.checkpoints[self.retained]
+        for node in self.scenario.nodes:
+            begin = restored(self.scenario, node, position, [edition for _, edition in editions], sinks)
+            self._start(SimulatedProcess(self.scenario, node, self.watch, restored=begin), at_once=True)
+        self._ask_again()
 
     def _overdue(self, _: str, number: Any) -> None:
         self._enabled.remove(("overdue", CONTROLLER, number))
@@ -501,6 +573,10 @@ class World:
         if isinstance(message, Hello):
             self.seen.take(message.node, message.view)
         self._carry_out(effects)
+        if self.lost or self.ended_early:
+            return
+        if self.scenario.restless:
+            self._want_a_move()
         attempt = self.controller.changes.attempt
         if attempt is not None and self.controller.waiting:
             overdue: Choice = ("overdue", CONTROLLER, attempt.number)
@@ -517,7 +593,7 @@ class World:
         for effect in effects:
             if isinstance(effect, Publish):
                 assert all(map(effect.view.alive, effect.to)), f"a view is sent to the dead among {effect.to}"
-                before = self.journal[-1] if self.journal else self.scenario.plan
+                before = self.journal[-1] if self.journal else self.plan
                 self._note_editions(before, effect.view)
                 self._write(effect.view)
                 for check in self.watch.published:
@@ -536,12 +612,18 @@ class World:
                 # The view of that moment: later effects of the same step may publish another, in which one is dead.
                 view = self.journal[-1] if self.journal else self.controller.view
                 assert all(map(view.alive, effect.to)), f"the dead among {effect.to} are asked"
+                assert self.controller.present.issuperset(effect.to), (
+                    f"{effect.to} are asked, and not all are connected"
+                )
                 self._post(CONTROLLER, [(node, effect.message) for node in effect.to])
                 if isinstance(effect.message, Bind):
                     self._count_proposal(effect.message)
             elif isinstance(effect, ReportChange):
                 self._note("outcome", CONTROLLER, effect.number, effect)
                 self.outcomes[effect.number] = effect.outcome
+                known = self.superseded | {edition.number: edition for edition in self.controller.view.editions}
+                for reported in self.watch.reported:
+                    reported(effect, known, self.controller)
             elif isinstance(effect, ViewsLost):
                 assert self.views_lost, f"no view was lost: {effect}"
                 self._end(f"{effect.node} has seen view {effect.seen}, and the journal ends with {effect.last}")
@@ -549,7 +631,7 @@ class World:
                 assert isinstance(effect, Lost), f"the controller cannot emit {effect}"
                 self.lost = effect.partitions
                 for check in self.watch.lost:
-                    check(self.live(), self.journal[-1] if self.journal else self.scenario.plan, self.lost)
+                    check(self.live(), self.journal[-1] if self.journal else self.plan, self.lost)
                 self._must_stop()
                 self._note("lost", CONTROLLER, NO_DETAIL, self.lost)
                 self._clear()
@@ -636,4 +718,5 @@ def _between(a: str, b: str) -> tuple[tuple[str, str], ...]:
 
 
 _ALL = Watch(all_checkers())
+_REQUESTS = ("move", "slow", "retire", "change", "abort", "arrive")  # What eras do not end.
 _RESTARTED = (INGRESS, EGRESS, CONTROLLER)

@@ -11,7 +11,7 @@ from ...protocols import pooler as pooler_module
 from ...protocols.change_messages import Reconfigure
 from ...protocols.changes import Changes
 from ...protocols.fh_cons import FhCons
-from ...protocols.messages import View
+from ...protocols.messages import Position, View
 from ...protocols.node import Node
 from ...protocols.pooler import Pooler
 from .patch import Patch
@@ -124,7 +124,50 @@ def never_bind_the_ingress(patch: Patch) -> None:
     patch.put(changes_module, "FREE_PROPOSALS_MAX", 1_000_000)
 
 
-# --- attempts ---------------------------------------------------------------------------------------------
+# --- copies in transfer -----------------------------------------------------------------------------------
 
 
-# --- the end ----------------------------------------------------------------------------------------------
+def ask_no_site_of_a_copy_in_transfer(patch: Patch) -> None:
+    """Sites are asked that hold copies, and not those that are to get one."""
+
+    def receivers(changes: Changes, view: View) -> frozenset[str]:
+        stages = view.downstream(changes.requests[0].stages)
+        return frozenset(node for stage in stages for node in view.holders(stage))
+
+    patch.put(Changes, "_receivers", receivers)
+
+
+def hold_only_copies_that_are_here(patch: Patch) -> None:
+    """A site is bound for the copies that it has, and not for one that arrives later."""
+
+    def bind_poolers(node: Node, position: Position) -> None:
+        assert node.proposed is not None
+        for stage in node.proposed.stages & node.machines.keys():
+            machine = node.machines[stage]
+            assert isinstance(machine, Pooler)
+            machine.cons.bound = position if machine.cons.cohorts else None
+
+    patch.put(Node, "_bind_poolers", bind_poolers)
+
+
+# --- early rows -------------------------------------------------------------------------------------------
+
+
+def take_early_rows_across_a_change(patch: Patch) -> None:
+    """A stage that does not wait for the merge takes rows after a change with those before it."""
+    own = View.next_cut
+    patch.put(View, "next_cut", lambda view, stage, position, at=False: None if at else own(view, stage, position, at))
+
+
+def take_early_rows_while_bound(patch: Patch) -> None:
+    """A stage that does not wait for the merge takes rows after the position to which its site is bound."""
+    own = FhCons._next_cut
+
+    def next_cut(cons: FhCons, position: Position, at: bool = False) -> Position | None:
+        bound = cons.bound
+        cons.bound = None if at else bound
+        cut = own(cons, position, at)
+        cons.bound = bound
+        return cut
+
+    patch.put(FhCons, "_next_cut", next_cut)

@@ -1,11 +1,9 @@
-"""The rules by which the code of stages is changed while rows flow: 43 to 53."""
+"""The rules by which the code of stages is changed while rows flow: 43 to 54."""
 
 from __future__ import annotations
 
-from . import code_changes
+from . import attempts, code_changes, returns
 from .protocol_rule import ProtocolRule, Removal
-
-_NOT_TRIED = "no removal was tried in these worlds yet; the explicit model of the design has counterexamples."
 
 CHANGE_RULES: tuple[ProtocolRule, ...] = (
     ProtocolRule(
@@ -54,23 +52,33 @@ CHANGE_RULES: tuple[ProtocolRule, ...] = (
             Removal(code_changes.let_the_egress_agree, "a change and a crash", 615),
             Removal(code_changes.ask_the_changing_stages_only, "a change and a crash", 385),
         ),
+        "That the egress must be live shows in no world yet: a copy and the egress that has its rows would have to "
+        "die, and the change be agreed on, before another egress is there. The explicit model of the design has it.",
     ),
     ProtocolRule(
         47,
         "Copies in transfer are held where they arrive",
         "The site of a copy in transfer is asked, and holds the copy when it arrives. Its donor is asked too, and "
         "answers for where it cuts the state. A copy that was cut after the position is not held: its donor refuses.",
-        argument=_NOT_TRIED
-        + " A site need not refuse to answer when the donor has died: a state of the dead is not taken (rule 12).",
+        (
+            Removal(code_changes.ask_no_site_of_a_copy_in_transfer, "a change and a crash", 34),
+            Removal(code_changes.hold_only_copies_that_are_here, "a change and a move", 7),
+        ),
+        "A site need not refuse to answer when the donor has died: a state of the dead is not taken (rule 12).",
     ),
     ProtocolRule(
         48,
         "An attempt ends with its view",
         "Each view ends an attempt, and it is made again in that view. Answers count for the view and the position "
-        "that they name, and a position is proposed once in a view.",
-        argument=_NOT_TRIED
-        + " That moves, marks and finished copies wait for the end of an attempt, a second at most, "
-        "saves attempts and no more: without it, each of them would end one.",
+        "that they name, and a position is proposed once in a view. While an attempt is open the controller makes "
+        "views for deaths and arrivals only: moves, marks and finished copies wait for its end, a second at most. So a "
+        "change is made although moves are always wanted.",
+        (
+            Removal(attempts.go_on_with_an_attempt_in_the_next_view, "a change and a crash", 2),
+            Removal(attempts.count_answers_of_earlier_views, "a change, moves and crashes", 9),
+            Removal(attempts.propose_a_position_again, "a change and marks", 596),
+            Removal(attempts.let_moves_end_attempts, "a change while moves never end", 0),
+        ),
     ),
     ProtocolRule(
         49,
@@ -78,7 +86,11 @@ CHANGE_RULES: tuple[ProtocolRule, ...] = (
         "A change that all agree on is in the next view, and so in the journal before any node has it. If it is not "
         "there, nothing has happened. A program repeats its request under the same number to a controller that was "
         "started again; numbers rise.",
-        argument=_NOT_TRIED,
+        (
+            Removal(attempts.commit_one_view_later, "a change", 1),
+            Removal(attempts.publish_a_change_before_it_is_in_the_journal, "a change and restarts", 18),
+            Removal(attempts.make_a_repeated_request_again, "changes and restarts", 5),
+        ),
     ),
     ProtocolRule(
         50,
@@ -86,14 +98,23 @@ CHANGE_RULES: tuple[ProtocolRule, ...] = (
         "When a proposal has failed, its nodes are freed from it, and from no other. A node that connects repeats what "
         "it is bound to, and is freed if no attempt knows of it. What it has said to the last controller does not "
         "count before that.",
-        argument=_NOT_TRIED,
+        (
+            Removal(attempts.free_from_any_position, "a change and marks", 192),
+            Removal(attempts.do_not_repeat_what_is_bound, "a change that is aborted, restarts", 746),
+            Removal(attempts.leave_a_node_bound_that_no_attempt_knows, "a change that is aborted, restarts", 746),
+            Removal(attempts.listen_before_the_hello, "a change, restarts and a crash", 2),
+        ),
     ),
     ProtocolRule(
         51,
         "Prepare first",
         "Each live node has prepared a change before a position is proposed, also one that joins meanwhile. A node "
         "that cannot make it has the request refused. Until it is committed it may be aborted.",
-        argument=_NOT_TRIED,
+        (
+            Removal(attempts.propose_before_all_are_prepared, "a change that a spare cannot make", 0),
+            Removal(attempts.do_not_ask_sites_that_join, "a change, an arrival that cannot make it", 1),
+            Removal(attempts.change_although_one_cannot, "a change that two sites cannot make", 0),
+        ),
     ),
     ProtocolRule(
         52,
@@ -101,13 +122,37 @@ CHANGE_RULES: tuple[ProtocolRule, ...] = (
         "Each site reports when all its copies of the stages, also those in transfer to it, have consumed rows after "
         "the change; it says so anew in each view. When all have, and the oldest checkpoint is not before the change, "
         "a view closes it, and the code before it is forgotten. The view keeps the last edition of each stage.",
-        argument=_NOT_TRIED,
+        (
+            Removal(attempts.close_at_once, "a change", 0),
+            Removal(attempts.close_without_copies_in_transfer, "a change and a move", 91),
+            Removal(attempts.do_not_ask_the_sites_of_copies_in_transfer, "a change and a move", 91),
+            Removal(attempts.count_what_was_passed_in_earlier_views, "a change and a site that is ahead", 692),
+            Removal(attempts.close_before_the_oldest_checkpoint, "a change and an era", 2),
+            Removal(attempts.forget_a_change_that_is_closed, "a change", 1),
+        ),
     ),
     ProtocolRule(
         53,
         "Early rows wait for a change",
         "A stage that does not wait for the merge takes no row after a change, or after the position to which its site "
         "is bound, before it has all rows up to there.",
-        argument=_NOT_TRIED,
+        (
+            Removal(code_changes.take_early_rows_across_a_change, "a change, any order and a move", 2),
+            Removal(code_changes.take_early_rows_while_bound, "a change, any order", 2),
+        ),
+    ),
+    ProtocolRule(
+        54,
+        "Changes outlive an era",
+        "When all copies go back to a checkpoint, the changes in the last view stay, and each row after the checkpoint "
+        "has the edition that it had before. Attempts, and what had been passed, are void. An egress has reached what "
+        "its sinks have made durable, and not only what it has received since.",
+        (
+            Removal(returns.forget_changes_in_an_era, "a change and an era", 28),
+            Removal(returns.count_what_was_received_in_this_era, "a change and an era", 100),
+        ),
+        "Copies go back in these worlds by what a checkpoint would have held, taken from the plain run: all processes "
+        "begin again, with the journals and the sinks. A single copy that is built from a checkpoint beside live ones "
+        "is not in them.",
     ),
 )
