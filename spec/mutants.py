@@ -20,6 +20,8 @@ MODULES = (
     "buffer",
     "charges",
     "channels",
+    "input_lanes",
+    "editions",
     "fh_prod",
     "fh_cons",
     "state_mover",
