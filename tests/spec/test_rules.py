@@ -191,11 +191,12 @@ NOT_IN_A_WORLD: dict[Row, str] = {
         "has_seen_a_lost_view",
     ): "without it the message is refused: the run ends, with no reason",
     (Node, View, "follows_another"): "the same",
-    (FhProd, Attach, "asks_for_what_was_acknowledged"): "the same",
+    (FhProd, Attach, "asks_for_what_was_acknowledged"): "the same; most have stated their position before",
 }
 RANDOM = "random"  # The world is that of the seed.
 # Rows that worlds need rarely, and where to begin to look.
 RARE: dict[Row, tuple[str, int]] = {
+    (FhProd, Ack, "takes_an_acknowledgement_back"): ("lost sinks", 121),
     (Controller, Reconfigure, "is_sound"): ("a change", 0),
     (Controller, Reconfigure, "is_committed"): ("changes that are requested twice", 0),
     (Controller, Reconfigure, "is_pending"): ("changes that are requested twice", 0),
