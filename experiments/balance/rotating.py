@@ -7,8 +7,8 @@ none, and with a load that moves every five seconds they must not cost anything.
 
 What is compared is the pool of the source, the only one with several destinations. Its bound takes one batch more, so
 batches are small. Sites keep output beside it for the egress, which takes rows in order: the lead of those without the
-load over the one with it. That is the same lead whatever the pool of the source is like, and is two thirds of all rows
-that are held.
+load over the one with it. That lead is what absorbs the load, so no kind of pool makes it less. It is two thirds of all
+rows that are held.
 """
 
 from __future__ import annotations
