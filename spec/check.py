@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
 from typing import Any
 
+from ..protocols.change_messages import Reconfigure
 from ..protocols.messages import Move
 from .bad_input import probe
 from .dataflow import Scenario, declustered
@@ -99,6 +100,14 @@ DEEP: dict[str, Scenario] = {
         batches=ONE,
         bound_rows=ROOMY,
         moves=(Move(stage=1, partition=0, slot=1, to="site-3"),),
+    ),
+    "a pair, a change": Scenario(
+        sites=2,
+        copies=PAIR,
+        batches=ONE,
+        bound_rows=ROOMY,
+        crashes=0,
+        changes=(Reconfigure(number=1, stages=frozenset({1})),),
     ),
     **QUICK,
 }
