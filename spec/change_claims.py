@@ -40,7 +40,8 @@ class OneEdition(Checker):
         view = process.node.view
         # No site gets the output of a copy that has left.
         is_here = view is not None and process.name in view.takers(work.stage)[partition]
-        if is_here and state.edition != work.edition:
+        has_code = view is not None and not view.is_end(work.stage)  # A sink has none that changes.
+        if is_here and has_code and state.edition != work.edition:
             raise self.violated(f"{process.name} has run the code of {work} over a state of edition {state.edition}")
 
     def resumed(self, process: SimulatedProcess, place: CopyPlace, edition: int) -> None:
@@ -78,7 +79,7 @@ class StepsStop(Checker):
             return
         machine, view = process.node.machines[work.stage], process.node.view
         assert view is not None and not isinstance(machine, Ingress)
-        cuts = [(e.position, e.number) for e in view.editions if work.stage in view.closing_stages(e)]
+        cuts = [(e.position, e.number) for e in view.editions if work.stage in _concerned(view, e)]
         upto = max([work.upto, *(frame.upto for frame in work.frames)]) if not work.ordered else work.upto
         crossed = [cut for cut, _ in cuts if work.after < cut < work.upto or work.upto <= cut < upto]
         edition = max((number for cut, number in cuts if cut <= work.after), default=0)
@@ -166,11 +167,16 @@ class ChangesEnd(Checker):
             if process.node.view is not None and process.node.view.editions != editions:
                 raise self.violated(f"{process.name} knows {process.node.view.editions}, and not {editions}")
         for edition in controller.view.open_editions:
-            stages = controller.view.closing_stages(edition)
+            stages = _concerned(controller.view, edition)
             at = [through for p in live for (stage, _), through in p.through.items() if stage in stages]
             retained = changes.retained
             if min(at) > edition.position and (retained is None or retained >= edition.position):
                 raise self.violated(f"{edition} is not closed, and all copies are at {min(at)} or later")
+
+
+def _concerned(view: View, edition: Edition) -> frozenset[int]:
+    """The stages that take no rows of both editions at once: those that change, and the sinks after them."""
+    return edition.stages.union(stage for stage in view.downstream(edition.stages) if view.is_end(stage))
 
 
 def _is_bound(machine: object) -> bool:

@@ -35,6 +35,12 @@ def take_a_state_at_the_change_for_a_new_one(patch: Patch) -> None:
     patch.put(View, "edition_of_state", View.edition_at)
 
 
+def give_a_sink_rows_of_both_editions(patch: Patch) -> None:
+    """A sink takes rows from before and after a change at once, though they may have other columns."""
+    patch.put(View, "closing_stages", lambda view, edition: edition.stages)
+    patch.put(View, "_closing_stages", property(lambda view: {e.number: e.stages for e in view.editions}))
+
+
 # --- what is held, and what answers -----------------------------------------------------------------------
 
 

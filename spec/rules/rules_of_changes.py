@@ -12,11 +12,13 @@ CHANGE_RULES: tuple[ProtocolRule, ...] = (
         "The code of some stages is changed after one sequence number, the same for all of them, and for all copies. "
         "The view lists the changes as editions. No step goes across one, and the edition of a step follows from where "
         "it begins. The edition of a state follows from its position: at the cut it is still the one before, and it is "
-        "migrated as the first act of the next step.",
+        "migrated as the first act of the next step. No step of a sink goes across a change of what is before it either, "
+        "because rows may have other columns from there on.",
         (
             Removal(code_changes.step_across_a_change, "a change, patience", 138),
             Removal(code_changes.change_each_stage_at_its_own_position, "a change of two stages", 12),
             Removal(code_changes.take_a_state_at_the_change_for_a_new_one, "a change and a move", 17),
+            Removal(code_changes.give_a_sink_rows_of_both_editions, "a change", 1),
         ),
     ),
     ProtocolRule(
