@@ -102,7 +102,6 @@ class Shell:
         self._edges = {stage: [edge.number for edge in plan.output_edges(stage)] for stage in (0, *plan.stages)}
         self._working = trio.CancelScope()
         self._wake = trio.Event()
-        self._started = trio.Event()
         self.watch = StuckWatch(plan, plan.policy.stuck_after_s)
         self._recorder: Recorder | None = None
         self._crashes = crash_points.watch(self.name, self._flush)
@@ -174,10 +173,7 @@ class Shell:
     async def _guarded_loop(self) -> None:
         with self._working:
             try:
-                try:
-                    self.role.start(self.nursery)
-                finally:
-                    self._started.set()
+                self.role.start(self.nursery)
                 await self._loop()
             except SchemaConflict as error:
                 self.fail(OperatorError(f"{error}. Declare `output` with the operator before the sink"))
@@ -310,7 +306,6 @@ class Shell:
 
     async def _keep_controller(self, here: str) -> None:
         """Stay connected to the controller, or to the next one that is started in its place."""
-        await self._started.wait()  # Operators that open slowly would hold up the handshake for too long.
         while True:
             link = Link(CONTROLLER, await self._find(CONTROLLER, CONTROLLER))
             self.peers.controller = link

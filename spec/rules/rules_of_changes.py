@@ -12,7 +12,7 @@ CHANGE_RULES: tuple[ProtocolRule, ...] = (
         "The code of some stages is changed after one sequence number, the same for all of them, and for all copies. "
         "The view lists the changes as editions. No step goes across one, and the edition of a step follows from where "
         "it begins. The edition of a state follows from its position: at the cut it is still the one before, and it is "
-        "migrated as the first act of the next step. No step of a sink goes across a change of what is before it either, "
+        "migrated as the first act of the next step. No step of a sink goes across a change of what is before it, "
         "because rows may have other columns from there on.",
         (
             Removal(code_changes.step_across_a_change, "a change, patience", 138),

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
-
-import pytest
 import trio
-import trio.testing
 
 from flux.protocols.messages import Connected, Consume
 
@@ -61,40 +57,3 @@ def test_a_site_that_is_stopped_as_it_is_woken_begins_no_work() -> None:
     """Its operators are closed by then."""
     assert performed(stops=False) == 1
     assert performed(stops=True) == 0
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_site_connects_to_the_controller_when_its_operators_are_open(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They may take longer than a handshake may."""
-    done: list[str] = []
-
-    class Opening(_Role):
-        def start(self, nursery: trio.Nursery) -> None:
-            done.append("opened")
-            if fails:
-                raise ValueError("not open")
-
-    async def find(process: str, name: str) -> NoReturn:
-        done.append("connected")
-        await trio.sleep_forever()
-
-    shell = worker("site-1").shell
-    monkeypatch.setattr(shell, "role", Opening())
-    monkeypatch.setattr(shell, "_find", find)
-    failed: list[Any] = []
-    monkeypatch.setattr(shell, "fail", failed.append)
-
-    async def live() -> None:
-        async with trio.open_nursery() as nursery:
-            shell.nursery = nursery
-            nursery.start_soon(shell._keep_controller, "tcp:here")
-            await trio.testing.wait_all_tasks_blocked()
-            assert done == []
-            nursery.start_soon(shell._guarded_loop)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
-
-    trio.run(live)
-    assert done == ["opened", "connected"] and len(failed) == fails
