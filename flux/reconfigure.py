@@ -77,14 +77,19 @@ class Change:
         return self._known.position
 
     @property
-    def first_s(self) -> float | None:
-        """When the change was committed."""
+    def committed_s(self) -> float | None:
+        """When the change was agreed on and committed."""
         return self._after(self._known.committed_at)
+
+    @property
+    def first_s(self) -> float | None:
+        """When the copies of one site were past the position; None before."""
+        return self._after(self._known.first_at)
 
     @property
     def delay_s(self) -> float | None:
         """When a live copy of each partition was past the position; None before, and if the stream ends before it."""
-        return self._after(self._known.first_at)
+        return self._after(self._known.each_at)
 
     @property
     def complete_s(self) -> float | None:

@@ -315,7 +315,7 @@ class Run:
         if not known.is_committed:
             reason = known.reason or "the stream has ended"
             raise ChangeError(f"{', '.join(known.steps)}: {reason}")
-        wait(lambda run_state: known.first_at is not None or run_state.ended, None, what)
+        wait(lambda run_state: known.each_at is not None or run_state.ended, None, what)
         return known
 
     def status(self) -> Status:

@@ -83,11 +83,11 @@ def one(options: argparse.Namespace) -> dict[str, Any]:
         change.wait_complete(120)
         time.sleep(max(0.0, asked_s + AFTER_S + 1.0 - run.status().t_s))
         outputs = run.output_log()
-    assert change.first_s is not None and change.delay_s is not None and change.complete_s is not None
+    assert change.committed_s is not None and change.delay_s is not None and change.complete_s is not None
     return {
         "before_s": output_gap(outputs, asked_s - BEFORE_S, BEFORE_S),
         "after_s": output_gap(outputs, asked_s, AFTER_S),
-        "committed_s": change.first_s,
+        "committed_s": change.committed_s,
         "delay_s": change.delay_s,
         "complete_s": change.complete_s,
         "held_s": change.held_s or 0.0,

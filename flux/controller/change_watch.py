@@ -39,7 +39,7 @@ class ChangeWatch:
             None  # The change, its view, and when it was first proposed there.
         )
         self._passed: dict[int, set[str]] = {}  # Nodes, by the number of the change, in this view.
-        self._reported: set[tuple[int, bool]] = set()
+        self._reported: set[tuple[int, str]] = set()
         self._view = 0
 
     def request(self, command: reports.RequestChange) -> None:
@@ -84,7 +84,7 @@ class ChangeWatch:
             )
         )
         if decided.outcome == CLOSED:
-            self._report_passed(decided.number, complete=True)
+            self._report_passed(decided.number, "all")
 
     def note_passed(self, passed: Passed, view: View) -> None:
         """Note that all copies on a node are past a change."""
@@ -94,14 +94,15 @@ class ChangeWatch:
             return
         nodes = self._passed.setdefault(passed.number, set())
         nodes.add(passed.node)
+        self._report_passed(passed.number, "first")
         stages = [stage for e in view.editions if e.number == passed.number for stage in e.stages]
         partitions = [(stage, partition) for stage in stages for partition in range(len(view.copies[stage]))]
         if partitions and all(nodes.intersection(view.live_copies(*place)) for place in partitions):
-            self._report_passed(passed.number, complete=False)
+            self._report_passed(passed.number, "each")
             if nodes.issuperset(node for stage in stages for node in view.members(stage)):
-                self._report_passed(passed.number, complete=True)
+                self._report_passed(passed.number, "all")
 
-    def _report_passed(self, number: int, complete: bool) -> None:
-        if (number, complete) not in self._reported:
-            self._reported.add((number, complete))
-            self._report(reports.ChangePassed(number=number, complete=complete, at=time.monotonic()))
+    def _report_passed(self, number: int, copies: str) -> None:
+        if (number, copies) not in self._reported:
+            self._reported.add((number, copies))
+            self._report(reports.ChangePassed(number=number, copies=copies, at=time.monotonic()))

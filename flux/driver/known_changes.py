@@ -31,7 +31,8 @@ class KnownChange:
     position: int | None = None
     reason: str | None = None  # Why it was refused.
     committed_at: float | None = None
-    first_at: float | None = None  # A live copy of each partition was past it.
+    first_at: float | None = None  # All copies of one site were past it.
+    each_at: float | None = None  # A live copy of each partition was.
     complete_at: float | None = None  # All copies were.
     is_closed: bool = False
     attempts: int | None = None
@@ -56,7 +57,8 @@ class KnownChange:
             "position": self.position,
             "refused": self.reason,
             "committed_after_s": after(self.committed_at),
-            "delay_s": after(self.first_at),
+            "first_s": after(self.first_at),
+            "delay_s": after(self.each_at),
             "complete_s": after(self.complete_at),
             "held_s": self.held_s,
             "attempts": self.attempts,
@@ -140,8 +142,12 @@ class KnownChanges:
     def apply_passed(self, report: reports.ChangePassed) -> None:
         """Note that copies are past a change."""
         change = self._change(report.number)
-        change.first_at = report.at if change.first_at is None else change.first_at
-        if report.complete and change.complete_at is None:
+        # What came before is reported by a controller that may have died: then it is known no better than this.
+        if change.first_at is None:
+            change.first_at = report.at
+        if report.copies != "first" and change.each_at is None:
+            change.each_at = report.at
+        if report.copies == "all" and change.complete_at is None:
             change.complete_at = report.at
 
     def _change(self, number: int) -> KnownChange:

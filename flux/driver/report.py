@@ -107,7 +107,8 @@ class Report:
     slow: list[dict[str, Any]] = field(default_factory=list)
     # The changes of code that were asked for; of very many, the last 1,000. Each has its `number`, `steps`, `scheduler`
     # and `when_s`, the `position` of the last row of the old code, or why it was `refused`, and in seconds since then
-    # `committed_after_s`, `delay_s` (each partition has a live copy past it) and `complete_s` (all copies are).
+    # `committed_after_s`, `first_s` (the copies of one site are past it), `delay_s` (each partition has a live copy
+    # past it) and `complete_s` (all copies are).
     changes: list[dict[str, Any]] = field(default_factory=list)
     # The time around each of the last three failures, in intervals of 10 ms, in which a short gap shows.
     close_ups: list[list[Interval]] = field(default_factory=list)

@@ -327,10 +327,13 @@ class ChangeDecided(Report):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePassed(Report):
-    """A live copy of each partition is past the position of change `number`; if `complete`, all copies are."""
+    """These copies are past the position of change `number`: those of one site, one of each partition, or all.
+
+    `copies` is "first", "each" or "all".
+    """
 
     number: int
-    complete: bool
+    copies: str
     at: float
 
 

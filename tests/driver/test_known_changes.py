@@ -46,15 +46,17 @@ def test_a_change_is_known_from_the_request_to_its_end(plan: Plan) -> None:
     assert known.in_progress(12.5) == "change 1 of Sums is being agreed on, for 2.5 s"
     known.apply_decided(decided(1, "committed", 11.0, attempts=2, held_s=0.01))
     assert known.in_progress(13.0) == "change 1 of Sums is made at row 7, and some copies are before it"
-    known.apply_passed(ChangePassed(number=1, complete=False, at=11.5))
-    known.apply_passed(ChangePassed(number=1, complete=True, at=12.0))
+    known.apply_passed(ChangePassed(number=1, copies="first", at=11.25))
+    known.apply_passed(ChangePassed(number=1, copies="each", at=11.5))
+    known.apply_passed(ChangePassed(number=1, copies="all", at=12.0))
     assert known.in_progress(13.0) == ""
     assert known.unsettled() == [change], "a controller that is started again may know that it is closed"
     known.apply_decided(decided(1, "closed", 14.0))
     assert known.unsettled() == []
     [plain] = known.to_plain(9.0)
     assert (plain["when_s"], plain["position"], plain["attempts"], plain["held_s"]) == (1.0, 7, 2, 0.01)
-    assert (plain["committed_after_s"], plain["delay_s"], plain["complete_s"]) == (1.0, 1.5, 2.0)
+    times = [plain[name] for name in ("committed_after_s", "first_s", "delay_s", "complete_s")]
+    assert times == [1.0, 1.25, 1.5, 2.0]
 
 
 def test_what_was_refused_is_no_part_of_the_next_change(plan: Plan) -> None:
@@ -73,7 +75,7 @@ def test_a_report_that_comes_again_changes_nothing(plan: Plan) -> None:
     asked(known, plan, by=2)
     for at in (11.0, 15.0):
         known.apply_decided(decided(1, "committed", at, held_s=at))
-        known.apply_passed(ChangePassed(number=1, complete=True, at=at + 1))
+        known.apply_passed(ChangePassed(number=1, copies="all", at=at + 1))
     change = known.by_number[1]
     assert (change.committed_at, change.complete_at, change.held_s) == (11.0, 12.0, 11.0)
 

@@ -258,7 +258,7 @@ class RemoteController(DriverAccess):
                 await trio.sleep(_LOOK_EVERY_S)
         if not known.is_committed:
             raise ChangeError(f"{', '.join(known.steps)}: {known.reason or 'the stream has ended'}")
-        while known.first_at is None and not self.driver.over:
+        while known.each_at is None and not self.driver.over:
             await trio.sleep(_LOOK_EVERY_S)
         return known.to_plain(self.driver.run_state.started_at or known.requested_at)
 
