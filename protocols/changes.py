@@ -197,7 +197,9 @@ class Changes(Machine):
         """Return the first edition that no copy can be before any more, also none that goes back to a checkpoint."""
         for edition in view.open_editions if self.attempt is None else ():
             have_all = all((edition.number, node) in self.passed for node in _members(view, edition))
-            if have_all and (self.retained is None or self.retained >= edition.position):
+            # A sink whose process is dead goes on where it was, with the next process.
+            are_there = all(view.live_copies(stage, 0) for stage in view.closing_stages(edition) if view.is_end(stage))
+            if have_all and are_there and (self.retained is None or self.retained >= edition.position):
                 return edition
         return None
 

@@ -95,7 +95,7 @@ def test_what_the_state_depends_on_is_refused_by_name(operator: Any, parameters:
         changed_step(step, as_planned(step), change(**changed), EditionCode())
     # What stays as it is may be named too.
     edition = changed_step(
-        step, step, change(**{name: parameters.get(name)} if name in parameters else {}), EditionCode()
+        step, as_planned(step), change(**{name: parameters.get(name)} if name in parameters else {}), EditionCode()
     )
     assert isinstance(edition, StepEdition) and edition.change in (StateChange(), StateChange(keeps=True))
 

@@ -273,6 +273,16 @@ def test_an_edition_is_closed_when_all_its_members_have_passed_in_one_view() -> 
     assert outcomes(controller.step(CHANGE)) == [(1, CLOSED)]
 
 
+def test_an_edition_stays_open_while_the_process_of_a_sink_is_dead() -> None:
+    controller = attempting()
+    committed(controller)
+    controller.step(Closed(node="egress"))
+    view = controller.view.number
+    for node in ("site-1", "site-2"):
+        assert outcomes(controller.step(Passed(node=node, view=view, number=1))) == []
+    assert [edition.closed for edition in controller.view.editions] == [False]
+
+
 def test_an_edition_stays_open_while_copies_may_go_back_before_it() -> None:
     controller = attempting()
     for node in RECEIVERS:

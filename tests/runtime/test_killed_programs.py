@@ -81,6 +81,8 @@ def killed_before_it_is_registered(at: str, tmp_path: Path) -> None:
 
     def die(run: flux.Run) -> None:
         if run._driver is not None:
+            driver = run._driver  # It is entered when its program answers, and its processes may not be forked yet.
+            driver.wait(lambda run_state: all(process.pid is not None for process in driver.processes), 60)
             processes = [*(process.pid for process in run._driver.processes), spawner := run._driver._spawner.pid]
             (tmp_path / "pids").write_text(" ".join(map(str, processes)))
             os.kill(spawner, signal.SIGSTOP)  # It must not see the program go.
