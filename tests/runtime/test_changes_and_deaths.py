@@ -124,26 +124,18 @@ def changing(tmp_path: Path, patch: pytest.MonkeyPatch, rows: Numbers, fails: An
         under.check(rows.end(run))
 
 
+@pytest.mark.parametrize(
+    "points", [EVERY_DAY, pytest.param(POINTS, marks=pytest.mark.long)], ids=["some points", "every point"]
+)
 def test_a_death_at_a_point_of_a_change_leaves_it_made_or_refused(
+    points: list[Point],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     numbers: Numbers,  # noqa: F811
     module: Any,  # noqa: F811
 ) -> None:
     with changing(tmp_path, monkeypatch, numbers, module) as under:
-        for point in EVERY_DAY:
-            under.meet(point)
-
-
-@pytest.mark.long
-def test_a_death_at_any_point_of_a_change_leaves_it_made_or_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    numbers: Numbers,  # noqa: F811
-    module: Any,  # noqa: F811
-) -> None:
-    with changing(tmp_path, monkeypatch, numbers, module) as under:
-        for point in POINTS:
+        for point in points:
             under.meet(point)
 
 
