@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -203,9 +204,11 @@ class PerKey(Hosted):
     def change_some_state(self) -> bool:
         for pid, states in self._states.items():
             if isinstance(states, ChangingStates):
-                states.change_some()
-                if not states.before:
-                    self._states[pid] = dict(states)
+                with gc_paused():
+                    states.change_some()
+                    if not states.before:
+                        self._states[pid] = dict(states)
+                        gc.freeze()  # To look for garbage among so many new objects would take long.
                 return True
         return False
 

@@ -16,6 +16,8 @@ from typing import NoReturn
 from ..hosting import Hosted, StepEdition, host
 from ..hosting.edition_code import EditionCode
 from ..hosting.step_editions import changed_step, rehearse
+from ..model.gc_control import gc_paused
+from ..model.operator import has_transferable_state
 from ..plan.change_spec import ChangeSpec, StepChange, read_spec
 from ..protocols.change_messages import Rehearse
 from ..protocols.view import Edition, View
@@ -26,7 +28,7 @@ from .shell import Shell
 from .state_transfer import snapshot
 from .steps import Steps
 
-_REHEARSAL_S = 1.0  # In a fork, for all partitions of a step; one at least.
+_REHEARSAL_S = 0.25  # In a fork, for all partitions of a step; one at least.
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,10 @@ class SiteChanges:
             spec = read_spec(asked.spec)
             make = partial(self._make, asked.number, spec)
             has_code = any(change.operator or change.migrate for change in spec.steps)
-            # To import code may take long, and rows have priority.
-            made = await threads.call_in_thread(make) if has_code else make()
-            await self._rehearse(made)
+            with gc_paused():  # To look through large state for garbage would hold up the rows.
+                # To import code may take long, and rows have priority.
+                made = await threads.call_in_thread(make) if has_code else make()
+                await self._rehearse(made)
         except snapshot.SnapshotLost as lost:
             return f"the rehearsal of the change did not end: {lost}"
         except (FluxError, BadFrame) as error:
@@ -132,11 +135,12 @@ class SiteChanges:
             stage, change = each.change.stage, each.edition.change
             if change.drops or (change.is_none and not change.keeps and each.opened.holds_states_itself):
                 continue  # There is no state to be taken over, or nothing of the user's is called for it.
+            if change.is_none and not each.change.operator and has_transferable_state(each.edition.step):
+                self._play_without_state(each)
+                continue
             editions = self._segments[stage].editions[each.change.place]
             # A copy that stands before an earlier change goes through that one first.
             held = [pid for pid in self._installed(stage) if editions.has_begun_last(pid)]
-            if change.is_none and not each.change.operator:
-                held = held[:1]  # Only `on_change`, or the way out and in again, can fail, and for all alike.
             budget = snapshot.Budget()
             try:
                 self._play(each, held, budget.note)
@@ -152,6 +156,15 @@ class SiteChanges:
                     pass
             finally:
                 fork.close()
+
+    def _play_without_state(self, made: _Made) -> None:
+        """Call `on_change` of an operator without state: that state can be copied is found out all the time."""
+        step = self._segments[made.change.stage].editions[made.change.place].edition(made.change.since).step
+        if made.edition.change.keeps and step.parameters != made.edition.step.parameters:
+            new = host(step)
+            new.open(())
+            new.on_change(0, step, made.edition.step)
+            new.close()
 
     def _play(self, made: _Made, held: Sequence[int], goes_on: Callable[[int], object]) -> None:
         """Rehearse a change with partitions; `goes_on` is given the size of what was encoded, and may end it."""
