@@ -1,0 +1,1 @@
+"""Controllers of micro-batches beside each other, on jobs that take checkpoints."""
