@@ -86,7 +86,7 @@ class Worker(Role):
         self._waits_s: Callable[[], float] = lambda: 0.0  # For a processor, until now,
         self._waited_s = 0.0  # and until the present step began.
         self._installer = CopyInstaller()
-        self._transfer = CopyTransfer(self.shell, self._segments, self._digests)
+        self._transfer = CopyTransfer(self.shell, self._segments, self._digests, lambda: self._changes.follow())
         self._changes = SiteChanges(self.shell, self._segments, self._transfer.may_fork, self._installed)
 
     async def run(self) -> None:

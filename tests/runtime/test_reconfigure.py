@@ -18,6 +18,8 @@ import pytest
 import flux
 from flux.run import Run
 
+from .waiting import wait_until
+
 KEYS = 97
 RATE = 15_000
 MORE_ROWS = 4_000  # After the last thing that happens.
@@ -488,3 +490,39 @@ def test_steps_come_and_go(module: Any, numbers: Numbers) -> None:
             back[k] = back.get(k, 0) + 1  # It is back, without state.
             expected_rows.append((k, back[k]))
     assert collected(report) == expected_rows
+
+
+def test_a_state_of_classes_of_the_new_code_goes_to_other_sites(module: Any, numbers: Numbers) -> None:
+    """What is transferred after the change consists of classes that the plan's code does not know."""
+    module(
+        """
+        from dataclasses import dataclass
+
+        @dataclass
+        class Visits:
+            n: int
+
+        class Typed(flux.KeyedOperator):
+            output = {"k": "int64", "n": "int64"}
+            state_types = (Visits,)
+            state_version = 2
+
+            def upgrade_state(self, piece, version):
+                return Visits(piece)
+
+            def on_tuple(self, key, row, state):
+                state = Visits((state.n if state else 0) + 10)
+                return state, [{"k": row.k, "n": state.n}]
+        """
+    )
+    with flow_of(numbers, Sums).start(sites=3) as run:
+        run.wait_for_output(3_000)
+        change = run.reconfigure({"Sums": flux.change("rules_of_tests:Typed")})
+        change.wait_complete()
+        for name in ("site-1", "site-2"):
+            run.kill(name)
+            run.add_site()
+            wait_until(lambda: run.status().whole and not run.status().building, "the copies are not rebuilt")
+        report = numbers.end(run)
+    assert len(report.moves) > 4, "states were transferred"
+    assert collected(report) == expected(report.inputs, {0: lambda n: n + 1, change.position: lambda n: n + 10})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -37,20 +37,31 @@ from .snapshot import Snapshot, SnapshotLost, Snapshotter
 
 _READ_INLINE_BYTES = 1 << 20
 _GIVE_UP_AGAIN_S = 1.0
+_VIEW_AWAITED_S = 0.005
+
+
+class _OfALaterView(Exception):
+    """A copy was sent in a view that this site has not seen yet, and the code of its state may be in that one."""
+
+    def __init__(self, view: int) -> None:
+        super().__init__(f"it is of view {view}")
+        self.view = view
 
 
 class CopyTransfer:
-    """The transfers of one site; `segments` and `digests` are by stage."""
+    """The transfers of one site; `segments` and `digests` are by stage. `follow` takes up the editions of the view."""
 
     def __init__(
         self,
         shell: Shell,
         segments: Mapping[int, Steps],
         digests: Mapping[int, Digests],
+        follow: Callable[[], None],
     ) -> None:
         self._shell = shell
         self._segments = segments
         self._digests = digests
+        self._follow = follow
         self._snapshotters = {stage: Snapshotter() for stage in shell.plan.stages}
         self._can_fork: dict[int, bool] = {}
         self._receiver = CopyReceiver()
@@ -166,19 +177,19 @@ class CopyTransfer:
     def _types_of(self, message: State) -> dict[tuple[int, int], StateTypes]:
         """Return the types of the states in a copy: of its stage, in the edition of its position."""
         view, stage = self._shell.node.view, message.stage
-        if view is None or stage not in self._segments:
-            return {}
+        if stage not in self._segments:
+            return {}  # It is refused for that.
+        if view is None or message.view > view.number:
+            raise _OfALaterView(message.view)
         number = view.edition_of_state(stage, message.position)
         return {(stage, place): each.words_in(number) for place, each in enumerate(self._segments[stage].editions)}
 
     async def _read(self, link: Link, arrival: Arrival) -> None:
         """Read a copy that has arrived whole, in a thread if it is large, and give the machine its `State`."""
         try:
-            if arrival.size_bytes < _READ_INLINE_BYTES:
-                with self._shell.meter.moving():
-                    message = self._read_watched(arrival, link.peer)
-            else:
-                message = await threads.call_in_thread(self._read_watched, arrival, link.peer)
+            message = await self._readable(arrival, link)
+            if message is None:
+                return
             if message.sender != link.peer:
                 raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
         except frames.BadFrame as error:
@@ -190,6 +201,23 @@ class CopyTransfer:
             return
         if not link.closed:
             self._shell.enqueue(message)
+
+    async def _readable(self, arrival: Arrival, link: Link) -> State | None:
+        """Read a copy once the view in which it was sent is here, which has the code of its state.
+
+        None if the donor has died meanwhile.
+        """
+        while not link.closed:
+            self._follow()
+            try:
+                if arrival.size_bytes >= _READ_INLINE_BYTES:
+                    return await threads.call_in_thread(self._read_watched, arrival, link.peer)
+                with self._shell.meter.moving():
+                    return self._read_watched(arrival, link.peer)
+            except _OfALaterView as later:
+                while self._shell.node.number < later.view and not link.closed:
+                    await trio.sleep(_VIEW_AWAITED_S)
+        return None
 
     def _read_watched(self, arrival: Arrival, donor: str) -> State:
         with self._shell.watch.calling("the state of a copy", f"it is decoded, from {donor}"):
